@@ -1,0 +1,4 @@
+"""Ways to render a request: `base` (the protocol), `native` (our own fleet), `stub` (real processes, pretend model).
+
+An engine knows processes and events; it does not know jobs, queues or pages.
+"""

@@ -1,0 +1,47 @@
+"""The protocol between jobs and whatever renders them.
+
+An engine yields events and ends each `generate` with exactly one terminal event; it knows nothing of queues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from backend.events import Event
+from backend.types import GenerationRequest, Render, Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What an engine can do."""
+
+    tasks: frozenset[Task]
+    step_progress: bool = True
+    cancel: bool = True
+    previews: bool = False
+
+
+class Engine(Protocol):
+    """One way to render. All methods but `cancel` are called from one thread; `cancel` from any."""
+
+    capabilities: Capabilities
+
+    def unavailable(self) -> str | None:
+        """Why this engine cannot run on this machine ("needs 4 GPUs, found 2"), or None."""
+
+    def rejects(self, request: GenerationRequest) -> str | None:
+        """Why this engine cannot render `request`, or None."""
+
+    def start(self) -> Iterator[Event]:
+        """Bring the engine up (idempotent); progress while it loads. Raises EngineFailure."""
+
+    def generate(self, render: Render) -> Iterator[Event]:
+        """Render; the last event, and only the last, is Succeeded, Failed or Cancelled."""
+
+    def cancel(self) -> None:
+        """Stop the render in progress at the next step boundary; no effect when idle."""
+
+    def close(self) -> None:
+        """End everything; idempotent. Leaves no process, port or shared memory."""

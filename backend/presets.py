@@ -1,0 +1,168 @@
+"""Hardware and quality presets: TOML files under `presets/`, read into frozen dataclasses.
+
+Knows the format and its rules. Which preset suits a machine is decided in `backend.hardware`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TypeVar
+
+from backend import codec
+from backend.errors import PresetError
+from backend.types import EncoderSettings
+
+PRESETS_DIR = Path(__file__).resolve().parent.parent / "presets"
+NUM_ATTENTION_HEADS = 56  # transformer/config.json
+ULYSSES_DEGREES = (1, 2, 4, 7, 8)  # divisors of 56 heads up to one host of 8, h3-facts 6
+
+
+class EngineName(StrEnum):
+    """Which engine a preset runs on."""
+
+    NATIVE = "native"
+    STUB = "stub"
+
+
+class Device(StrEnum):
+    """Kind of device a rank computes on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Dtype(StrEnum):
+    """Compute type; modules that the checkpoint pins to float32 stay float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+class Offload(StrEnum):
+    """Where idle components wait: on the GPU (`none`) or in host RAM (`component`)."""
+
+    NONE = "none"
+    COMPONENT = "component"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requires:
+    """What a machine must have for a preset; 0 asks for nothing."""
+
+    gpus: int = 0
+    gpu_memory_gib: float = 0.0
+    host_ram_gib: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Longest silence allowed, in seconds, before a rank counts as hung in a stage."""
+
+    start_s: float = 120.0  # from spawn to the first message of a rank
+    load_s: float = 1800.0
+    encode_s: float = 600.0
+    step_s: float = 600.0
+    decode_s: float = 600.0
+    mux_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeOptions:
+    """How the model is run; every option changes speed or memory, none the exact result unless its comment says so."""
+
+    offload: Offload = Offload.NONE
+    attention: str = "auto"  # a name of backend.runtime.attention, or "auto": the fastest that works here
+    adaln_tables: bool = True
+    fused_block: bool = True
+    compile: bool = False
+    vae_tile_batch: int = 0  # tiles decoded together; 0: as many as free memory allows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """How the ranks of a fleet share one job."""
+
+    ulysses_degree: int = 1
+    tensor_parallel_size: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwarePreset:
+    """One way to run the model on one kind of machine."""
+
+    name: str
+    title: str
+    description: str
+    source: str  # where its numbers come from
+    checkpoint: str  # a catalog name, a repository id or a folder
+    engine: EngineName = EngineName.NATIVE
+    device: Device = Device.CUDA
+    dtype: Dtype = Dtype.BFLOAT16
+    world_size: int = 1
+    requires: Requires = field(default_factory=Requires)
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    parallel: Parallel = field(default_factory=Parallel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPreset:
+    """A starting point for sampling, and how the file is encoded."""
+
+    name: str
+    title: str
+    description: str
+    num_inference_steps: int
+    canvas_scale: float = 1.0  # of the checkpoint's default short edge; 0.5 drafts at half the size
+    encoder: EncoderSettings = field(default_factory=EncoderSettings)
+
+
+P = TypeVar("P", HardwarePreset, QualityPreset)
+
+
+def hardware_presets(folder: Path | None = None) -> dict[str, HardwarePreset]:
+    """All hardware presets by name. Raises PresetError naming file and key."""
+    presets = _load_all(HardwarePreset, folder or PRESETS_DIR / "hardware")
+    for name, preset in presets.items():
+        _check_parallel(name, preset)
+    return presets
+
+
+def quality_presets(folder: Path | None = None) -> dict[str, QualityPreset]:
+    """All quality presets by name. Raises PresetError naming file and key."""
+    return _load_all(QualityPreset, folder or PRESETS_DIR / "quality")
+
+
+def pick(presets: dict[str, P], name: str) -> P:
+    """The preset called `name`; raises PresetError listing what there is."""
+    if name not in presets:
+        raise PresetError(f"preset={name}: there is no such preset; choose one of {', '.join(sorted(presets))}")
+    return presets[name]
+
+
+def _load_all(kind: type[P], folder: Path) -> dict[str, P]:
+    return {path.stem: _load(kind, path) for path in sorted(folder.glob("*.toml"))}
+
+
+def _load(kind: type[P], path: Path) -> P:
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        return codec.decode(kind, {"name": path.stem, **data}, path.name)
+    except (tomllib.TOMLDecodeError, ValueError) as error:
+        raise PresetError(f"{path}: {error}") from error
+
+
+def _check_parallel(name: str, preset: HardwarePreset) -> None:
+    file = f"presets/hardware/{name}.toml"
+    degree, tensor = preset.parallel.ulysses_degree, preset.parallel.tensor_parallel_size
+    if degree not in ULYSSES_DEGREES:
+        raise PresetError(f"{file}: parallel.ulysses_degree={degree}: must be one of {ULYSSES_DEGREES}")
+    if tensor < 1 or NUM_ATTENTION_HEADS % (tensor * degree):
+        raise PresetError(
+            f"{file}: parallel.tensor_parallel_size={tensor}: times ulysses_degree={degree} must divide 56 heads"
+        )
+    if preset.world_size < 1:
+        raise PresetError(f"{file}: world_size={preset.world_size}: must be at least 1")

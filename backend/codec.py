@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args, get_origin
 T = TypeVar("T")
 
 
-def encode(value: Any) -> Any:  # noqa: ANN401 - JSON values
+def encode(value: Any) -> Any:
     """Return `value` as JSON values: dataclass -> dict, Path -> str, Enum -> its value, tuple -> list."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
@@ -33,17 +33,17 @@ def encode(value: Any) -> Any:  # noqa: ANN401 - JSON values
     raise TypeError(f"cannot encode a {type(value).__name__}")
 
 
-def decode(kind: type[T], data: Any, where: str = "") -> T:  # noqa: ANN401 - JSON values
+def decode(kind: type[T], data: Any, where: str = "") -> T:
     """Return `data` as a `kind`; raises ValueError naming the field where a key or type is wrong."""
     return typing.cast(T, _decode(kind, data, where or getattr(kind, "__name__", str(kind))))
 
 
-def encode_tagged(value: Any) -> dict[str, Any]:  # noqa: ANN401
+def encode_tagged(value: Any) -> dict[str, Any]:
     """Like `encode` for a dataclass, with its class name under "type"."""
     return {"type": type(value).__name__, **encode(value)}
 
 
-def decode_tagged(kinds: Any, data: dict[str, Any]) -> Any:  # noqa: ANN401
+def decode_tagged(kinds: Any, data: dict[str, Any]) -> Any:
     """Inverse of `encode_tagged` for a union of dataclasses."""
     table = _by_name(kinds)
     name = data.get("type")
@@ -53,7 +53,7 @@ def decode_tagged(kinds: Any, data: dict[str, Any]) -> Any:  # noqa: ANN401
 
 
 @functools.cache
-def _by_name(kinds: Any) -> dict[str, type]:  # noqa: ANN401
+def _by_name(kinds: Any) -> dict[str, type]:
     return {kind.__name__: kind for kind in (get_args(kinds) or (kinds,))}
 
 
@@ -62,7 +62,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
-def _decode(kind: Any, data: Any, where: str) -> Any:  # noqa: ANN401, PLR0911
+def _decode(kind: Any, data: Any, where: str) -> Any:
     origin = get_origin(kind)
     if origin in (typing.Union, types.UnionType):
         options = get_args(kind)
@@ -83,7 +83,7 @@ def _decode(kind: Any, data: Any, where: str) -> Any:  # noqa: ANN401, PLR0911
     return _decode_scalar(kind, data, where)
 
 
-def _decode_dataclass(kind: type, data: Any, where: str) -> Any:  # noqa: ANN401
+def _decode_dataclass(kind: type, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
         raise ValueError(f"{where}: expected an object, got {data!r}")
     hints = _hints(kind)
@@ -96,7 +96,7 @@ def _decode_dataclass(kind: type, data: Any, where: str) -> Any:  # noqa: ANN401
         raise ValueError(f"{where}: {error}") from error
 
 
-def _decode_enum(kind: type[Enum], data: Any, where: str) -> Enum:  # noqa: ANN401
+def _decode_enum(kind: type[Enum], data: Any, where: str) -> Enum:
     try:
         return kind(data)
     except ValueError as error:
@@ -104,7 +104,7 @@ def _decode_enum(kind: type[Enum], data: Any, where: str) -> Enum:  # noqa: ANN4
         raise ValueError(f"{where}={data!r}: must be one of {choices}") from error
 
 
-def _decode_scalar(kind: Any, data: Any, where: str) -> Any:  # noqa: ANN401
+def _decode_scalar(kind: Any, data: Any, where: str) -> Any:
     if isinstance(kind, typing.NewType):
         kind = kind.__supertype__
     if kind is Path and isinstance(data, str):

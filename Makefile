@@ -1,0 +1,48 @@
+# Two commands do everything: `make run` and `make test`. `make check` is what a commit must pass.
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+ARGS ?=
+SOURCES := app.py backend h3ui tests bench
+
+.PHONY: run test check format clean
+
+run: $(VENV)/run.stamp
+	$(PY) app.py $(ARGS)
+
+test: $(VENV)/dev.stamp browser
+	$(PY) -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp
+	$(PY) -m ruff format --check $(SOURCES)
+	$(PY) -m ruff check $(SOURCES)
+	$(PY) -m mypy
+	$(PY) -m pytest tests/test_imports.py
+
+format: $(VENV)/dev.stamp
+	$(PY) -m ruff format $(SOURCES)
+	$(PY) -m ruff check --fix $(SOURCES)
+
+# Browser tests use the system's Chromium. Without one, and with apt and root at hand, install it; else they skip and say so.
+.PHONY: browser
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  { command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } || \
+	  echo "No Chromium and no way to install it here: browser tests will be skipped."
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed; $$($(PYTHON) --version) found. Try: make PYTHON=python3.11 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: requirements.txt | $(VENV)/bin/python
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	touch $@
+
+$(VENV)/dev.stamp: requirements-dev.txt $(VENV)/run.stamp
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,51 @@
+"""The shipped presets load, and a wrong one names file, key, value and rule."""
+
+import pytest
+
+from backend import presets
+from backend.errors import PresetError
+
+GOOD = 'title = "t"\ndescription = "d"\nsource = "s"\ncheckpoint = "tiny"\n'
+
+
+def test_shipped_presets_load():
+    hardware, quality = presets.hardware_presets(), presets.quality_presets()
+    assert {"tiny-cpu", "one-gpu"} <= set(hardware)
+    assert {"draft", "standard"} <= set(quality)
+    assert quality["standard"].num_inference_steps == 50  # the released recipe
+    assert hardware["tiny-cpu"].device is presets.Device.CPU
+    for name, preset in {**hardware, **quality}.items():
+        assert preset.name == name
+        assert preset.title and preset.description
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("speed = 3\n", r"odd\.toml.*unknown key 'speed'"),
+        ('device = "tpu"\n', r"odd\.toml.*device='tpu': must be one of cpu, cuda"),
+        ('world_size = "two"\n', r"odd\.toml.*world_size='two': must be a int"),
+        ("world_size = 0\n", r"odd\.toml.*world_size=0"),
+        ("[parallel]\nulysses_degree = 3\n", r"odd\.toml.*ulysses_degree=3"),
+        ("[parallel]\ntensor_parallel_size = 5\n", r"odd\.toml.*tensor_parallel_size=5"),
+        ("[parallel]\nulysses_degree = 8\ntensor_parallel_size = 2\n", r"odd\.toml.*must divide 56"),
+        ("[runtime]\nturbo = true\n", r"odd\.toml.*unknown key 'turbo'"),
+        ("title = 'twice'\n", r"odd\.toml"),
+        ("= nonsense", r"odd\.toml"),
+    ],
+)
+def test_a_wrong_preset_names_file_key_and_rule(tmp_path, extra, said):
+    (tmp_path / "odd.toml").write_text(GOOD + extra, encoding="utf-8")
+    with pytest.raises(PresetError, match=said):
+        presets.hardware_presets(tmp_path)
+
+
+def test_a_missing_key_is_named(tmp_path):
+    (tmp_path / "bare.toml").write_text('title = "t"\n', encoding="utf-8")
+    with pytest.raises(PresetError, match="checkpoint"):
+        presets.hardware_presets(tmp_path)
+
+
+def test_an_unknown_name_lists_what_there_is():
+    with pytest.raises(PresetError, match=r"preset=nope: .*one-gpu, tiny-cpu"):
+        presets.pick(presets.hardware_presets(), "nope")

@@ -42,6 +42,10 @@ class MediaRefused(H3Error):
         super().__init__(str(problem))
 
 
+class WriteFailure(H3Error):
+    """A result cannot be written (disk full, encoder error), with the file and the way out; nothing is left of it."""
+
+
 class PresetError(H3Error):
     """A preset is unknown, malformed or impossible; names file and key."""
 

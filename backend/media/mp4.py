@@ -1,0 +1,346 @@
+"""The MP4 writer: frames and sound as they come, encoded beside the caller, and a complete file or none.
+
+Knows codecs and files. What the frames show, and whether they are any good, is `checks`' business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Self
+
+import av
+import numpy as np
+import soundfile
+from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation, VideoReformatter
+from PIL import Image
+
+from backend.errors import MediaRefused, Problem, WriteFailure
+from backend.media import boxes
+from backend.types import AUDIO_CHANNELS, AUDIO_SAMPLE_RATE, FPS, EncoderSettings
+
+QUEUED_FRAMES = 24  # one second; at 1344x768 that is 72 MB, and the caller waits when the encoder is behind
+KEYFRAME_EVERY = 48  # frames; two seconds, so that scrubbing in a browser is quick
+_ACCURATE = Interpolation.BICUBIC | Interpolation.ACCURATE_RND | Interpolation.FULL_CHR_H_INP
+# FFmpeg's default coder (twoloop) garbles the first 32 ms of sound that starts at once: errors of the size of the
+# signal, measured with a 440 Hz sine in FFmpeg 8.1. "fast" keeps them under 1 % and is as good afterwards.
+_AAC_OPTIONS = {"aac_coder": "fast"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mp4Info:
+    """What was written. `notes` says where the sound was cut or padded to the picture's length."""
+
+    path: Path
+    width: int
+    height: int
+    num_frames: int
+    duration_s: float
+    audio_samples: int
+    size_bytes: int
+    last_frame: Path | None = None
+    wav: Path | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Mp4Writer:
+    """Writes one H.264 + AAC file at 24 fps and 32 kHz; the file appears at `path` when `close` returns, or never.
+
+    Use it from one thread. x264 runs in threads of its own behind a bounded queue; its errors come out of the next
+    call as WriteFailure, after which nothing is left on disk. As a context manager it aborts unless it was closed.
+    """
+
+    def __init__(self, path: Path, width: int, height: int, settings: EncoderSettings) -> None:
+        if width % 2 or height % 2 or min(width, height) < 16:
+            raise ValueError(f"size={width}x{height}: yuv420p needs even sides of at least 16 px")
+        self._path = path
+        self._size = (width, height)
+        self._settings = settings
+        self._part = path.with_name(f".{uuid.uuid4().hex}.part")
+        self._sound: list[np.ndarray] = []
+        self._given_samples = 0
+        self._num_frames = 0
+        self._last: np.ndarray | None = None
+        self._queue: queue.Queue[np.ndarray | None] = queue.Queue(QUEUED_FRAMES)
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._finished = False
+        self._file = _Scratch(self._part)
+        self._thread = threading.Thread(target=self._run, name="mp4-encoder", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def write_frames(self, frames: np.ndarray) -> None:
+        """Append frames: uint8 (n, height, width, 3) RGB, any n. Waits while the encoder is a second behind."""
+        width, height = self._size
+        if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[1:] != (height, width, 3):
+            raise ValueError(f"frames={frames.dtype} {frames.shape}: must be uint8 (n, {height}, {width}, 3)")
+        for frame in frames:
+            self._last = np.array(frame, order="C")  # a copy: the caller may use its buffer again
+            self._num_frames += 1
+            self._put(self._last)
+
+    def write_audio(self, samples: np.ndarray) -> None:
+        """Append sound: float32 (2, n) at 32 kHz in -1..1, any n. Kept until `close`: 15 s are 4 MB."""
+        if samples.ndim != 2 or samples.shape[0] != AUDIO_CHANNELS:
+            raise ValueError(f"samples={samples.dtype} {samples.shape}: must be float32 (2, n)")
+        self._raise_error()
+        self._sound.append(np.array(samples, dtype=np.float32))
+
+    def close(self, metadata: Mapping[str, str]) -> Mp4Info:
+        """Finish the file and put it at its path with `metadata` (keys of `boxes.ATOMS`) in its index.
+
+        The picture bounds the file: longer sound is cut, shorter sound is followed by silence. Raises WriteFailure
+        (disk full, encoder error) or ValueError (no frames); nothing is left on disk then.
+        """
+        try:
+            if not self._num_frames:
+                raise ValueError("num_frames=0: a video needs at least one frame")
+            self._fit_sound()
+            self._put(None)
+            self._thread.join()
+            self._raise_error()
+            return self._publish(metadata)
+        except OSError as error:
+            raise self._failure(error) from error
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """Stop and remove whatever is not a complete file; idempotent."""
+        self._stop.set()
+        self._thread.join()
+        self._file.raw.close()
+        self._part.unlink(missing_ok=True)
+        self._last = None
+
+    def _put(self, frame: np.ndarray | None) -> None:
+        while True:
+            self._raise_error()
+            try:
+                return self._queue.put(frame, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            error = self._error
+            self.abort()
+            raise self._failure(error) from error
+        if self._stop.is_set():
+            raise ValueError("this MP4 writer is closed")
+
+    def _failure(self, error: BaseException) -> WriteFailure:
+        way_out = f"free space in {self._path.parent} or choose another folder, then run it again"
+        reason = _reason(self._file.error or error)
+        return WriteFailure(f"{self._path.name} could not be written: {reason}; {way_out}")
+
+    def _fit_sound(self) -> None:
+        """Bring the sound to the picture's length: exactly round(n / 24 * 32000) samples."""
+        wanted = round(Fraction(self._num_frames, FPS) * AUDIO_SAMPLE_RATE)
+        sound = np.concatenate([np.zeros((AUDIO_CHANNELS, 0), np.float32), *self._sound], axis=1)
+        self._given_samples = sound.shape[1]
+        sound = sound[:, :wanted]
+        self._sound = [np.pad(sound, ((0, 0), (0, wanted - sound.shape[1])))]
+
+    # ---- the encoder thread -------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            self._encode()
+        except BaseException as error:  # the outermost loop of this thread: it hands the error to the caller
+            self._error = error
+
+    def _encode(self) -> None:
+        # Packets of one stream wait for the other (max_interleave_delta 0), so sound lies beside its picture in the
+        # file though it is encoded last. Encoded packets are small: the clip never lies in memory as pixels.
+        with av.open(self._file, "w", format="mp4", container_options={"max_interleave_delta": "0"}) as container:
+            video = self._video_stream(container)
+            audio = container.add_stream("aac", rate=AUDIO_SAMPLE_RATE, layout="stereo", options=_AAC_OPTIONS)
+            audio.bit_rate = self._settings.audio_bitrate_kbps * 1000
+            reformatter = VideoReformatter()
+            for index in range(1 << 30):
+                pixels = self._next()
+                if pixels is None:
+                    break
+                frame = to_bt709(reformatter, pixels)
+                frame.pts, frame.time_base, frame.duration = index, Fraction(1, FPS), 1
+                container.mux(video.encode(frame))
+            if self._stop.is_set():
+                return
+            container.mux(video.encode(None))
+            container.mux(self._encode_sound(audio))
+
+    def _next(self) -> np.ndarray | None:
+        while not self._stop.is_set():
+            with contextlib.suppress(queue.Empty):
+                return self._queue.get(timeout=0.1)
+        return None
+
+    def _video_stream(self, container: Any) -> Any:
+        options = {
+            # crf 0 would mean lossless, which leaves the High profile that browsers need
+            "crf": str(max(1, self._settings.crf)),
+            "preset": self._settings.x264_preset,
+            "profile": "high",
+            "x264-params": "colorprim=bt709:transfer=bt709:colormatrix=bt709:range=tv:log-level=error",
+        }
+        stream = container.add_stream("libx264", rate=FPS, options=options)
+        stream.width, stream.height = self._size
+        stream.pix_fmt = "yuv420p"
+        context = stream.codec_context
+        context.time_base = Fraction(1, FPS)
+        context.gop_size = KEYFRAME_EVERY
+        context.color_range = ColorRange.MPEG
+        context.colorspace = 1  # AVCOL_SPC_BT709; PyAV's Colorspace enum counts as swscale does
+        context.color_primaries = ColorPrimaries.BT709
+        context.color_trc = ColorTrc.BT709
+        context.thread_type = "AUTO"
+        return stream
+
+    def _encode_sound(self, stream: Any) -> list[Any]:
+        # The encoder refuses NaN and decoders clip: `checks` reports both, the file stays playable.
+        sound = np.clip(np.nan_to_num(self._sound[0], nan=0.0, posinf=1.0, neginf=-1.0), -1.0, 1.0)
+        packets = []
+        for start in range(0, sound.shape[1], AUDIO_SAMPLE_RATE):
+            block = np.ascontiguousarray(sound[:, start : start + AUDIO_SAMPLE_RATE])
+            frame = av.AudioFrame.from_ndarray(block, format="fltp", layout="stereo")
+            frame.sample_rate, frame.pts, frame.time_base = AUDIO_SAMPLE_RATE, start, Fraction(1, AUDIO_SAMPLE_RATE)
+            packets += stream.encode(frame)
+        return packets + stream.encode(None)
+
+    # ---- putting files in place ---------------------------------------------------------------------------------
+
+    def _publish(self, metadata: Mapping[str, str]) -> Mp4Info:
+        folder = self._path.parent
+        last_frame = folder / "last_frame.png" if self._settings.save_last_frame else None
+        wav = folder / "audio.wav" if self._settings.save_wav else None
+        try:
+            if last_frame is not None and self._last is not None:
+                picture = Image.fromarray(self._last)
+                _write_whole(last_frame, lambda file: picture.save(file, format="PNG"))
+            if wav is not None:
+                _write_whole(wav, lambda file: _write_wav(file, self._sound[0]))
+            _write_whole(self._path, lambda file: boxes.put_index_first(self._file.raw, file, metadata))
+        except BaseException:
+            for extra in (last_frame, wav):
+                if extra is not None:
+                    extra.unlink(missing_ok=True)
+            raise
+        return Mp4Info(
+            path=self._path,
+            width=self._size[0],
+            height=self._size[1],
+            num_frames=self._num_frames,
+            duration_s=self._num_frames / FPS,
+            audio_samples=self._sound[0].shape[1],
+            size_bytes=self._path.stat().st_size,
+            last_frame=last_frame,
+            wav=wav,
+            notes=self._notes(),
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        difference_s = (self._given_samples - self._sound[0].shape[1]) / AUDIO_SAMPLE_RATE
+        if abs(difference_s) <= 1 / FPS:  # audio latents round to 25 ms; less than a frame is no news
+            return ()
+        verb = "cut" if difference_s > 0 else "followed by silence"
+        return (f"the sound was {verb} for {abs(difference_s):.3f} s to match the picture",)
+
+
+class _Scratch:
+    """The file the muxer writes to; keeps the operating system's own error, which PyAV passes on garbled."""
+
+    def __init__(self, path: Path) -> None:
+        self.error: OSError | None = None
+        try:
+            self.raw = path.open("w+b", buffering=0)  # unbuffered: closing cannot fail for want of space
+        except OSError as error:
+            way_out = "choose a folder that exists and can be written"
+            raise WriteFailure(f"{path.parent} cannot take the video: {_reason(error)}; {way_out}") from error
+        self.read, self.seek, self.tell = self.raw.read, self.raw.seek, self.raw.tell
+
+    def write(self, data: bytes) -> int:
+        """Write all of `data`."""
+        left = memoryview(data)
+        try:
+            while left:
+                left = left[self.raw.write(left) :]
+        except OSError as error:
+            self.error = self.error or error
+            raise
+        return len(data)
+
+
+def to_bt709(reformatter: VideoReformatter, pixels: np.ndarray) -> av.VideoFrame:
+    """RGB uint8 (height, width, 3) as a yuv420p frame by the BT.709 matrix in limited range, tagged as such."""
+    frame = reformatter.reformat(
+        av.VideoFrame.from_ndarray(pixels, format="rgb24"),
+        format="yuv420p",
+        src_color_range=ColorRange.JPEG,
+        dst_color_range=ColorRange.MPEG,
+        dst_colorspace=Colorspace.ITU709,
+        interpolation=_ACCURATE,
+    )
+    frame.color_range, frame.colorspace = ColorRange.MPEG, 1
+    frame.color_primaries, frame.color_trc = ColorPrimaries.BT709, ColorTrc.BT709
+    return frame
+
+
+def read_metadata(path: Path) -> dict[str, Any]:
+    """The JSON object stored in the comment of an MP4 this program wrote; raises MediaRefused for any other file."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(boxes.metadata(file).get("comment", ""))
+    except (OSError, ValueError) as error:
+        raise _not_ours(path, str(error)) from error
+    if not isinstance(found, dict):
+        raise _not_ours(path, "its comment is no JSON object")
+    return found
+
+
+def _not_ours(path: Path, why: str) -> MediaRefused:
+    rule = f"settings are read from an MP4 that this program wrote, with its comment intact ({why})"
+    return MediaRefused(Problem(field="file", value=path.name, rule=rule, way_out="drop the file as it was downloaded"))
+
+
+def _write_whole(path: Path, write: Any) -> None:
+    """Call `write(file)` on a temporary neighbour, flush it to the disk and rename it to `path`; or leave nothing."""
+    part = path.with_name(f".{uuid.uuid4().hex}.part")
+    try:
+        with part.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _write_wav(file: BinaryIO, sound: np.ndarray) -> None:
+    soundfile.write(file, sound.T, AUDIO_SAMPLE_RATE, subtype="FLOAT", format="WAV")
+
+
+def _reason(error: BaseException) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error) or type(error).__name__

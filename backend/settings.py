@@ -6,7 +6,8 @@ Knows folders and defaults; creates nothing until asked.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -16,16 +17,21 @@ class Settings:
 
     data_dir: Path
     checkpoint: str | None = None  # overrides the preset's
+    state_dir: Path | None = None  # jobs and their database, when not in data_dir
+
+    def with_private_state(self) -> Settings:
+        """The same settings with a job store of its own, for one command that runs beside an open page."""
+        return replace(self, state_dir=self.run_dir / f"command-{uuid.uuid4().hex}")
 
     @property
     def jobs_dir(self) -> Path:
         """One folder a job: inputs, outputs, sidecar."""
-        return self.data_dir / "jobs"
+        return (self.state_dir or self.data_dir) / "jobs"
 
     @property
     def database(self) -> Path:
         """SQLite file of all jobs and their events."""
-        return self.data_dir / "jobs.sqlite3"
+        return (self.state_dir or self.data_dir) / "jobs.sqlite3"
 
     @property
     def checkpoints_dir(self) -> Path:
@@ -63,3 +69,21 @@ def from_environment(data_dir: Path | None = None, checkpoint: str | None = None
         data_dir=Path(chosen).expanduser().resolve(),
         checkpoint=checkpoint or os.environ.get("H3_CHECKPOINT") or None,
     )
+
+
+_PASSED_ON = (
+    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH VIRTUAL_ENV "
+    "SSL_CERT_FILE SSL_CERT_DIR XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE HF_ENDPOINT HF_HUB_DISABLE_XET "
+    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy CC CXX MALLOC_ARENA_MAX H3_VALIDATE_FINITE"
+).split()
+_PASSED_ON_PREFIXES = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"
+)  # fmt: skip
+
+
+def worker_environment(*, with_token: bool = False) -> dict[str, str]:
+    """The variables a child process needs and no other; the Hugging Face token only when asked for."""
+    names = [*_PASSED_ON, *(["HF_TOKEN", "HF_TOKEN_PATH"] if with_token else [])]
+    return {
+        name: value for name, value in os.environ.items() if name in names or name.startswith(_PASSED_ON_PREFIXES)
+    }

@@ -5,7 +5,7 @@ Stdlib only, frozen, and ignorant of every other module.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import NewType
@@ -104,6 +104,15 @@ class GenerationRequest:
         if self.first_frame is not None or self.last_frame is not None:
             return Task.FL2VA
         return Task.T2VA
+
+    def with_media_beside(self, folder: Path) -> GenerationRequest:
+        """The same request with relative media paths taken from `folder`; absolute ones stay."""
+        return replace(
+            self,
+            first_frame=folder / self.first_frame if self.first_frame is not None else None,
+            last_frame=folder / self.last_frame if self.last_frame is not None else None,
+            references=tuple(replace(item, path=folder / item.path) for item in self.references),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

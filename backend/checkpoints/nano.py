@@ -1,0 +1,287 @@
+"""Build the tiny random checkpoint, in the released layout, so that the whole machine runs on any laptop.
+
+A program of its own (`python -m backend.checkpoints.nano OUT`), because it needs torch; knows no catalog and no job.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backend.checkpoints.tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, write_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+SEED = 20260  # any fixed number: the same checkpoint everywhere
+TEXT_LAYERS = 52  # more than 50, because conditioning is the hidden state after layer 50
+TEXT_DIM = 32
+REPOSITORY = "h3-studio/tiny"  # a name for the index; the files beside it are what is loaded
+
+# Overrides of the released canvas (768, 768 * 1344, 2048): one 128 px short edge keeps every task fast on a CPU.
+CANVAS = {"canvas_short_edge": 128, "canvas_max_pixels": 224 * 128, "reference_image_short_edge": 128}
+
+# Names of components, the library and class that load them: modular_model_index.json of the release.
+COMPONENTS = {
+    "text_encoder": ("transformers", "Qwen3VLForConditionalGeneration"),
+    "tokenizer": ("transformers", "Qwen2TokenizerFast"),
+    "processor": ("transformers", "Qwen3VLProcessor"),
+    "vae": ("diffusers", "AutoencoderKLMiniMaxH3"),
+    "audio_vae": ("diffusers", "AutoencoderKLMiniMaxH3Audio"),
+    "transformer": ("diffusers", "MiniMaxH3Transformer3DModel"),
+    "transformer_ref": ("diffusers", "MiniMaxH3Transformer3DModel"),
+    "scheduler": ("diffusers", "MiniMaxH3Scheduler"),
+    "audio_scheduler": ("diffusers", "MiniMaxH3Scheduler"),
+}
+
+TRANSFORMER = {
+    "num_attention_heads": 8,
+    "attention_head_dim": 16,
+    "hidden_size": 64,
+    "num_layers": 4,
+    "num_refiner_layers": 2,
+    "ffn_dim": 128,
+    "text_dim": TEXT_DIM,
+    "freq_dim": 64,
+    "time_embed_hidden_dim": 64,
+    "time_embed_dim": 32,
+    "rope_freq_dim": 2,  # 12 of 16 channels rotate, as 96 of 128 do in the release
+}
+VAE = {
+    "block_out_channels": (8, 8, 8, 16, 16, 16),
+    "layers_per_block": 1,
+    "norm_num_groups": 4,
+    "decoder_num_layers": 2,
+    "decoder_num_attention_heads": 4,
+    "decoder_attention_head_dim": 16,
+    # Spatial and temporal factors, clip_length and token_drop stay at the class's defaults, which are the release's.
+}
+AUDIO_VAE = {
+    "encoder_dim": 4,
+    "latent_dim": 64,
+    "decoder_dim": 128,  # halved by each of the seven upsamplers, so it cannot be smaller
+    "num_attention_heads": 4,
+    "resblock_kernel_sizes": (3, 7),
+    "resblock_dilation_sizes": ((1, 3), (1, 3)),
+}
+# Gains found by listening and looking: sound at about -20 dBFS, pictures that fill the range without clipping.
+AUDIO_GAIN = 0.1
+PICTURE_GAIN = 1.0
+
+
+def build(out: Path) -> Path:
+    """Create the checkpoint at `out` in one atomic step and return it; an existing one is left as it is.
+
+    Two processes may do this at once: each builds its own copy and the first rename wins.
+    """
+    if (out / "modular_model_index.json").is_file():
+        return out
+    out.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        _write(work)
+        work.chmod(0o755)
+        try:
+            work.rename(out)
+        except OSError:
+            if not (out / "modular_model_index.json").is_file():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return out
+
+
+def _write(folder: Path) -> None:
+    import torch
+    from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio, MiniMaxH3Transformer3DModel
+
+    generator = torch.Generator("cpu").manual_seed(SEED)
+    write_tokenizer(folder / "tokenizer")
+    _write_processor(folder / "processor")
+    _write_schedulers(folder)
+
+    text_encoder = _text_encoder()
+    _randomize(text_encoder, generator)
+    text_encoder.to(torch.bfloat16).save_pretrained(folder / "text_encoder", max_shard_size="8MB")
+
+    vae = AutoencoderKLMiniMaxH3(**VAE, **_latent_statistics(24))
+    _randomize(vae, generator)
+    with torch.no_grad():
+        vae.decoder.proj_out.weight.mul_(PICTURE_GAIN)
+    vae.save_pretrained(folder / "vae", max_shard_size="600KB")  # float32, as released
+
+    audio_vae = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **_latent_statistics(32))
+    _randomize(audio_vae, generator)
+    with torch.no_grad():
+        audio_vae.decoder.conv_post.weight_g.mul_(AUDIO_GAIN)
+    audio_vae.save_pretrained(folder / "audio_vae")  # float32, as released
+
+    for name in ("transformer", "transformer_ref"):
+        transformer = MiniMaxH3Transformer3DModel(**TRANSFORMER)
+        _randomize(transformer, generator)
+        _round_to_release_dtypes(transformer)
+        transformer.save_pretrained(folder / name, max_shard_size="400KB")
+    # Last: its presence says the folder is complete.
+    (folder / "modular_model_index.json").write_text(json.dumps(_index(), indent=2), encoding="utf-8")
+
+
+def _text_encoder() -> Any:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    text = {
+        "hidden_size": TEXT_DIM,
+        "intermediate_size": 64,
+        "num_hidden_layers": TEXT_LAYERS,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 16,
+        "vocab_size": VOCAB_SIZE,
+        "rms_norm_eps": 1e-6,
+        "max_position_embeddings": 262144,
+        "bos_token_id": SPECIAL_TOKENS["<|endoftext|>"],
+        "eos_token_id": SPECIAL_TOKENS["<|im_end|>"],
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5000000,
+            "mrope_interleaved": True,
+            "mrope_section": [4, 2, 2],
+        },
+    }
+    vision = {
+        "depth": 3,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_heads": 2,
+        "out_hidden_size": TEXT_DIM,
+        "patch_size": 16,
+        "spatial_merge_size": 2,
+        "temporal_patch_size": 2,
+        "num_position_embeddings": 2304,
+        "deepstack_visual_indexes": [0, 1, 2],
+    }
+    config = Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=SPECIAL_TOKENS["<|image_pad|>"],
+        video_token_id=SPECIAL_TOKENS["<|video_pad|>"],
+        vision_start_token_id=SPECIAL_TOKENS["<|vision_start|>"],
+        vision_end_token_id=SPECIAL_TOKENS["<|vision_end|>"],
+        tie_word_embeddings=False,
+    )
+    return Qwen3VLForConditionalGeneration(config)
+
+
+def _randomize(model: nn.Module, generator: torch.Generator) -> None:
+    """Fill `model` with weights that keep signals at unit size: matrices by fan-in, gains around their neutral value."""
+    import torch
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            leaf = name.rsplit(".", 1)[-1]
+            if leaf == "weight_g":
+                continue  # set from its weight_v below
+            if parameter.ndim >= 2:
+                fan_in = math.prod(parameter.shape[1:])
+                embeds = leaf == "register_tokens" or name.endswith(("embed_tokens.weight", "pos_embed.weight"))
+                parameter.normal_(0.0, 1.0 if embeds else fan_in**-0.5, generator=generator)
+            elif leaf in ("scale1", "scale2"):
+                parameter.normal_(0.5, 0.1, generator=generator)
+            elif "norm" in name and leaf == "weight":
+                parameter.normal_(1.0, 0.1, generator=generator)
+            else:
+                parameter.normal_(0.0, 0.05, generator=generator)
+        named = dict(model.named_parameters())
+        for name, parameter in named.items():
+            if name.endswith("weight_g"):
+                direction = named[name[:-1] + "v"]
+                dims = [dim for dim in range(direction.ndim) if parameter.shape[dim] == 1]
+                parameter.copy_(torch.linalg.vector_norm(direction, dim=dims, keepdim=True))
+
+
+def _round_to_release_dtypes(transformer: nn.Module) -> None:
+    """float32 for what diffusers pins (patch projections, time embedder, heads), bfloat16 for the rest, as released."""
+    import torch
+
+    pinned: tuple[str, ...] = tuple(transformer._keep_in_fp32_modules)  # type: ignore[arg-type]
+    for name, parameter in transformer.named_parameters():
+        if not any(part in name.split(".") for part in pinned):
+            parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def _latent_statistics(channels: int) -> dict[str, list[float]]:
+    """Means and deviations that are neither 0 nor 1, so that a forgotten normalization shows."""
+    return {
+        "latents_mean": [0.3 * math.sin(channel) for channel in range(channels)],
+        "latents_std": [1.0 + 0.25 * math.cos(channel) for channel in range(channels)],
+    }
+
+
+def _write_processor(folder: Path) -> None:
+    """Image and video processor settings (sizes in pixels of area), and the tokenizer a processor carries."""
+    write_tokenizer(folder)
+    vision = {
+        "patch_size": 16,
+        "temporal_patch_size": 2,
+        "merge_size": 2,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+        "processor_class": "Qwen3VLProcessor",
+    }
+    image = {
+        **vision,
+        "size": {"shortest_edge": 128 * 128, "longest_edge": 512 * 512},
+        "image_processor_type": "Qwen2VLImageProcessorFast",
+    }
+    video = {
+        **vision,
+        "size": {"shortest_edge": 64 * 64, "longest_edge": 4096 * 4096},
+        "video_processor_type": "Qwen3VLVideoProcessor",
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(image, indent=2), encoding="utf-8")
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=2), encoding="utf-8")
+
+
+def _write_schedulers(folder: Path) -> None:
+    for name, shift in (("scheduler", 12.0), ("audio_scheduler", 3.0)):  # the release's scheduler configs
+        (folder / name).mkdir()
+        config = {"_class_name": "MiniMaxH3Scheduler", "shift": shift}
+        (folder / name / "scheduler_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def _index() -> dict[str, object]:
+    index: dict[str, object] = {
+        "_class_name": "MiniMaxH3ModularPipeline",
+        "_blocks_class_name": "MiniMaxH3Blocks",
+        **CANVAS,
+    }
+    for name, (library, class_name) in COMPONENTS.items():
+        spec = {
+            "type_hint": [library, class_name],
+            "pretrained_model_name_or_path": REPOSITORY,
+            "subfolder": name,
+            "variant": None,
+            "revision": None,
+        }
+        index[name] = [library, class_name, spec]
+    return index
+
+
+def main(arguments: list[str]) -> int:
+    """Build at the path in `arguments`; 0 when it is there afterwards, 2 for a wrong call."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m backend.checkpoints.nano OUT\n")
+        return 2
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # nothing here comes from a network
+    build(Path(arguments[0]).resolve())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

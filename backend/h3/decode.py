@@ -1,0 +1,112 @@
+"""Latents to frames and sound, chunk by chunk: no float tensor ever holds the whole clip.
+
+Replaces diffusers' decode blocks and mirrors `AutoencoderKLMiniMaxH3._decode`: overlap, cross-fade and pad rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers.models.modeling_utils import get_parameter_dtype
+from torch import Tensor
+
+AUDIO_CHUNK = 200  # latents (5 s) decoded together
+# Latents of context on each side of a chunk. The decoder's reach is below 21: 3 for conv_pre, then for each upsampler
+# its residual blocks' 60 samples plus their anti-aliasing filters (18 resamplers of 12 taps), at 5, 25, 50, ... samples
+# a latent. Twice that costs little, and tests compare with an unchunked decode.
+AUDIO_CONTEXT = 40
+
+
+def count_frames(vae: Any, num_latent_frames: int) -> int:
+    """Frames that `num_latent_frames` latents decode to: `17 n + 5` for `5 n + 2`."""
+    num_chunks, pad_tokens = _chunks(vae, num_latent_frames)
+    kept = vae.tokens_chunk_size * vae.temporal_compression_ratio - vae.frame_pre_padding
+    overlap = vae.frame_overlap if vae.config.token_drop > 0 else 0
+    return num_chunks * kept + overlap - _pad_frames(vae, num_latent_frames, pad_tokens)
+
+
+@torch.no_grad()
+def video_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
+    """Decode normalized latents (1, 24, T, h, w); yields uint8 CPU chunks (n, 16 h, 16 w, 3) in order.
+
+    Equals rounding the frames that diffusers' pipeline gives for the same latents.
+    """
+    remaining = count_frames(vae, latents.shape[2])
+    for chunk in _float_chunks(vae, _denormalized(vae, latents), decode_clip):
+        chunk = chunk[:, :, :remaining]  # frames decoded from repeated latents are not wanted
+        remaining -= chunk.shape[2]
+        if chunk.shape[2]:
+            yield _to_uint8(chunk)
+
+
+@torch.no_grad()
+def audio_chunks(audio_vae: Any, audio_latents: Tensor) -> Iterator[Tensor]:
+    """Decode normalized audio latents (2, 32, A); yields float32 CPU chunks (2, samples), 800 samples a latent."""
+    latents = _denormalized(audio_vae, audio_latents)
+    hop, count = audio_vae.hop_length, latents.shape[-1]
+    for start in range(0, count, AUDIO_CHUNK):
+        stop = min(start + AUDIO_CHUNK, count)
+        left, right = max(0, start - AUDIO_CONTEXT), min(count, stop + AUDIO_CONTEXT)
+        samples = audio_vae.decode(latents[..., left:right], return_dict=False)[0]
+        yield samples[:, 0, (start - left) * hop : (stop - left) * hop].float().cpu()
+
+
+def _denormalized(vae: Any, latents: Tensor) -> Tensor:
+    shape = (1, -1, *[1] * (latents.ndim - 2))
+    mean = torch.tensor(vae.config.latents_mean, device=latents.device).view(shape)
+    std = torch.tensor(vae.config.latents_std, device=latents.device).view(shape)
+    return latents * std + mean
+
+
+def _float_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
+    """`_decode` of diffusers as a generator: chunks (1, 3, n, H, W) in the VAE's own pixel space."""
+    z = latents.to(get_parameter_dtype(vae.post_quant_conv))
+    num_chunks, pad_tokens = _chunks(vae, z.shape[2])
+    if pad_tokens > 0:
+        z = torch.cat([z, z[:, :, -1:].repeat(1, 1, pad_tokens, 1, 1)], dim=2)
+    frames = vae.tokens_chunk_size * vae.temporal_compression_ratio  # decoded from one chunk of latents
+    overlap: Tensor | None = None
+    for index in range(num_chunks):
+        start = index * vae.tokens_chunk_size
+        clip = decode_clip(vae, z[:, :, start : start + vae.tokens_chunk_size + vae.token_overlap])
+        chunk = clip[:, :, :frames][:, :, vae.frame_pre_padding :]
+        if overlap is not None:
+            chunk = vae._blend(overlap, chunk, vae.frame_overlap, dim=-3)
+        if vae.config.token_drop > 0:
+            # A copy, so that the clip it is cut from can be freed before the next one is decoded.
+            overlap = clip[:, :, frames : 2 * frames][:, :, vae.frame_pre_padding :].clone()
+        del clip
+        yield chunk
+    if overlap is not None:
+        yield overlap
+
+
+def _chunks(vae: Any, num_latent_frames: int) -> tuple[int, int]:
+    """(number of clips, latents to repeat at the end) for a latent length, as `_decode` counts them."""
+    num_tokens = num_latent_frames + vae.config.token_drop
+    pad_tokens = -num_tokens % vae.tokens_chunk_size
+    return (num_tokens + pad_tokens) // vae.tokens_chunk_size - int(vae.config.token_drop > 0), pad_tokens
+
+
+def _pad_frames(vae: Any, num_latent_frames: int, pad_tokens: int) -> int:
+    """Frames that come of repeated latents: a chunk's last latent covers `clip_length % ratio` of them, if not 0."""
+    ratio = vae.temporal_compression_ratio
+    tail = vae.config.clip_length % ratio or ratio
+    ends = ((num_latent_frames + extra) % vae.tokens_chunk_size == 0 for extra in range(pad_tokens))
+    return sum(tail if end else ratio for end in ends)
+
+
+def _to_uint8(chunk: Tensor) -> Tensor:
+    """(1, 3, n, H, W) ImageNet-normalized to uint8 (n, H, W, 3) on the CPU, rounded as PIL output is."""
+    mean = torch.tensor((0.485, 0.456, 0.406), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_mean
+    std = torch.tensor((0.229, 0.224, 0.225), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_std
+    pixels = (chunk.float() * std + mean).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+    return pixels[0].permute(1, 2, 3, 0).contiguous().cpu()
+
+
+def as_array(tensor: Tensor) -> np.ndarray:
+    """A CPU tensor as numpy, sharing memory."""
+    return tensor.numpy()

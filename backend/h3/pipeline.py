@@ -1,0 +1,139 @@
+"""The whole model on one rank: components loaded once, one transformer at a time, a request to frames and sound.
+
+Decides the order of stages; what a machine does differently is handed in as `Hooks`.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers.modular_pipelines.modular_pipeline import PipelineState
+from torch import Tensor
+
+from backend.h3 import conditioning, decode, layout, schedule
+from backend.h3.components import SHARED, TRANSFORMERS, H3Components, Loader
+from backend.h3.denoise import denoise
+from backend.h3.seams import Forward, Generated, Hooks, Monitor, OnLoad, Sink, Stopped
+from backend.types import GenerationRequest, PreparedMedia, Stage, Task
+
+__all__ = ["Generated", "Hooks", "Monitor", "Pipeline", "Sink", "Stopped"]
+
+# Which of the two transformers a task runs on: h3-facts 1, diffusers' workflows.
+TRANSFORMER_OF = {Task.T2VA: "transformer", Task.FL2VA: "transformer", Task.REF2VA: "transformer_ref"}
+
+
+class Pipeline:
+    """One loaded model. Not thread-safe: one generation at a time."""
+
+    def __init__(
+        self,
+        checkpoint: Path,
+        device: str | torch.device,
+        dtype: str | torch.dtype,
+        on_load: OnLoad,
+        hooks: Hooks | None = None,
+    ) -> None:
+        """Load what all tasks share; a transformer is loaded by `use`.
+
+        `dtype` ("bfloat16" or a torch dtype) is the compute type; modules that diffusers pins stay float32.
+        """
+        self.hooks = hooks or Hooks()
+        self.device = torch.device(device)
+        self.dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        self._on_load = on_load
+        self._loader = Loader(checkpoint, self.dtype, torch.device("cpu") if self.hooks.place else self.device)
+        self.components: H3Components = self._loader.open(self.device)
+        self._forward: Forward | None = None
+        for name in SHARED:
+            self._loader.load(self.components, name, on_load)
+
+    @property
+    def transformer_name(self) -> str | None:
+        """The component name of the loaded transformer, if any."""
+        loaded = (name for name in TRANSFORMERS if getattr(self.components, name, None) is not None)
+        return next(loaded, None)
+
+    def use(self, task: Task, on_load: OnLoad | None = None) -> None:
+        """Have the transformer of `task` loaded; the other one is freed before, so two are never held."""
+        wanted = TRANSFORMER_OF[task]
+        if self.transformer_name == wanted and self._forward is not None:
+            return
+        self._forward = None
+        self.components.unload_components([name for name in TRANSFORMERS if getattr(self.components, name, None)])
+        gc.collect()
+        self._loader.load(self.components, wanted, on_load or self._on_load)
+        self._forward = self.hooks.prepare_transformer(getattr(self.components, wanted))
+
+    @torch.no_grad()
+    def generate(self, request: GenerationRequest, media: PreparedMedia, sink: Sink, monitor: Monitor) -> Generated:
+        """Render a resolved request (canvas and seed concrete); sound, then frames go to `sink` as they are decoded.
+
+        Raises Stopped where the monitor asks for it.
+        """
+        steps = request.sampling.num_inference_steps - 1
+        task = request.task
+        if self.transformer_name != TRANSFORMER_OF[task] or self._forward is None:
+            _enter(monitor, Stage.LOAD, f"loading {TRANSFORMER_OF[task]}", 0, steps)
+            self.use(task)
+        assert self._forward is not None
+
+        _enter(monitor, Stage.ENCODE, "reading the prompt" if task is Task.T2VA else "reading prompt and media", 0, steps)
+        state = conditioning.initial_state(request, media)
+        for names, block in conditioning.BLOCKS[task]:
+            if monitor.should_stop():
+                raise Stopped(Stage.ENCODE, 0, steps)
+            self._place(names)
+            block()(self.components, state)
+        schedule.set_shifts(self.components, request.sampling)
+        self._run((*layout.BLOCKS[task], *schedule.BLOCKS[task]), state)
+        steps = len(state.get("timesteps"))
+
+        _enter(monitor, Stage.DENOISE, f"{steps} steps", 0, steps)
+        self._place((TRANSFORMER_OF[task],))
+        latents, audio_latents = denoise(self.components, state, self._forward, self.hooks, monitor)
+        del state
+
+        _enter(monitor, Stage.DECODE, "", steps, steps)
+        audio = self._decode_audio(audio_latents, sink, monitor, steps)
+        self._decode_video(latents, sink, monitor, steps)
+        return Generated(latents=latents.float().cpu(), audio_latents=audio_latents.float().cpu(), audio=audio)
+
+    def _decode_audio(self, audio_latents: Tensor, sink: Sink, monitor: Monitor, steps: int) -> Tensor:
+        self._place(("audio_vae",))
+        parts = []
+        for samples in decode.audio_chunks(self.components.audio_vae, audio_latents):
+            parts.append(samples)
+            if monitor.should_stop():
+                raise Stopped(Stage.DECODE, steps, steps)
+        audio = torch.cat(parts, dim=-1)
+        sink.audio(audio.numpy())
+        return audio
+
+    def _decode_video(self, latents: Tensor, sink: Sink, monitor: Monitor, steps: int) -> None:
+        vae = self.components.vae
+        self._place(("vae",))
+        done, total = 0, decode.count_frames(vae, latents.shape[2])
+        for frames in decode.video_chunks(vae, latents, self.hooks.decode_clip):
+            sink.video(frames.numpy())
+            done += frames.shape[0]
+            monitor.frames(done, total)
+            if done < total and monitor.should_stop():
+                raise Stopped(Stage.DECODE, steps, steps)
+
+    def _run(self, blocks: Iterable[Any], state: PipelineState) -> None:
+        for block in blocks:
+            block()(self.components, state)
+
+    def _place(self, names: tuple[str, ...]) -> None:
+        if self.hooks.place is not None and names:
+            self.hooks.place({name: getattr(self.components, name) for name in names})
+
+
+def _enter(monitor: Monitor, stage: Stage, detail: str, step: int, steps: int) -> None:
+    if monitor.should_stop():
+        raise Stopped(stage, step, steps)
+    monitor.stage(stage, detail)

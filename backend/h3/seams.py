@@ -1,0 +1,100 @@
+"""What a caller hands to the pipeline and gets back: monitor, sink, hooks, result.
+
+Only types; nothing here computes, and nothing knows who the caller is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor, nn
+
+from backend.types import Stage
+
+OnLoad = Callable[[str, int, int], None]  # component, bytes read so far, bytes in all
+Forward = Callable[..., tuple[Tensor, Tensor]]  # the signature of MiniMaxH3Transformer3DModel.forward
+
+
+class Monitor(Protocol):
+    """Who watches a generation."""
+
+    def stage(self, stage: Stage, detail: str = "") -> None:
+        """A stage begins; the previous one has ended."""
+
+    def step(self, step: int, steps: int, seconds: float) -> None:
+        """Forward `step` of `steps` (1-based) took `seconds`."""
+
+    def frames(self, done: int, total: int) -> None:
+        """`done` of `total` frames were decoded and handed to the sink."""
+
+    def should_stop(self) -> bool:
+        """Whether to stop here; all ranks must answer alike. Asked before every forward, chunk and stage."""
+
+    def notice(self, message: str) -> None:
+        """Something a person should know that is no failure."""
+
+
+class Sink(Protocol):
+    """Where decoded media go. The sound comes first, whole; the pictures follow in order."""
+
+    def audio(self, samples: np.ndarray) -> None:
+        """float32 (2, samples) in -1..1 at 32 kHz; called once, before the first `video`."""
+
+    def video(self, frames: np.ndarray) -> None:
+        """uint8 (n, height, width, 3), the next n frames at 24 fps."""
+
+
+class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+    """The monitor asked to stop; `step` forwards of `steps` were finished."""
+
+    def __init__(self, stage: Stage, step: int, steps: int) -> None:
+        self.stage = stage
+        self.step = step
+        self.steps = steps
+        super().__init__(f"stopped in {stage} after step {step} of {steps}")
+
+
+def stock_decode_clip(vae: Any, latents: Tensor) -> Tensor:
+    """One temporal clip through diffusers' tiled decoder: (1, 24, 7, h, w) -> (1, 3, 28, 16 h, 16 w)."""
+    return vae._decode_clip(latents)
+
+
+def _unchanged(transformer: nn.Module) -> Forward:
+    return transformer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Parts handed in from outside, so that `h3` need not know how a machine runs them.
+
+    prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
+    begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
+    decode_clip: decodes one clip of latents (see `stock_decode_clip`).
+    place: the named modules are needed now, together; others may leave the device. Without it, everything is loaded
+        onto the device and stays; with it, everything is loaded into host memory.
+    preview: called after a forward with its number and a function that gives the predicted clean video latents,
+        (1, 24, T, H/16, W/16) float32, normalized.
+    validate_finite: check the outputs of every forward (a device sync each); an error names the tensor.
+    """
+
+    prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
+    begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
+    decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip
+    place: Callable[[Mapping[str, nn.Module]], None] | None = None
+    preview: Callable[[int, Callable[[], Tensor]], None] | None = None
+    validate_finite: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generated:
+    """What is small enough to keep of a generation, float32 on the CPU.
+
+    latents: (1, 24, T, H/16, W/16) and audio_latents: (2, 32, A), both as denoised (normalized). audio: (2, samples).
+    """
+
+    latents: Tensor
+    audio_latents: Tensor
+    audio: Tensor = field(repr=False)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backend.types import Stage
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -67,10 +69,11 @@ class NotNow(H3Error):
 
 
 class EngineFailure(H3Error):
-    """The engine broke: rank, exit code or signal, and its last words."""
+    """The engine broke: rank, exit code or signal, stage, and its last words."""
 
-    def __init__(self, reason: str, *, rank: int | None = None, log_tail: str = "") -> None:
+    def __init__(self, reason: str, *, rank: int | None = None, stage: Stage | None = None, log_tail: str = "") -> None:
         self.reason = reason
         self.rank = rank
+        self.stage = stage
         self.log_tail = log_tail
         super().__init__(reason)

@@ -59,8 +59,13 @@ class Requires:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Longest silence allowed, in seconds, before a rank counts as hung in a stage."""
+    """Longest time without progress, in seconds, before a rank counts as hung in a stage.
 
+    `silence_s` bounds the time without any sign of life: a rank beats twice a second even inside a long forward. It
+    does not apply while weights load, since reading a file may hold the interpreter.
+    """
+
+    silence_s: float = 60.0
     start_s: float = 120.0  # from spawn to the first message of a rank
     load_s: float = 1800.0
     encode_s: float = 600.0
@@ -76,8 +81,12 @@ class RuntimeOptions:
     offload: Offload = Offload.NONE
     attention: str = "auto"  # a name of backend.runtime.attention, or "auto": the fastest that works here
     adaln_tables: bool = True
-    fused_block: bool = True
-    compile: bool = False
+    fused_block: bool = True  # the trunk as fused steps; off: diffusers' own forward
+    triton: bool = True  # hand-written kernels between the products, where they work; off: plain torch
+    compile: bool = False  # torch.compile where no hand-written kernels run
+    fast_load: bool = True  # weights read in parallel straight to the device, unneeded ones left out
+    prompt_cache: bool = True  # embeddings of a prompt (and its media) kept for the next request
+    preview_every: int = 0  # steps between small pictures of the predicted video; 0: none
     vae_tile_batch: int = 0  # tiles decoded together; 0: as many as free memory allows
 
 

@@ -71,19 +71,25 @@ def from_environment(data_dir: Path | None = None, checkpoint: str | None = None
     )
 
 
-_PASSED_ON = (
-    "PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ LD_LIBRARY_PATH LD_PRELOAD PYTHONPATH VIRTUAL_ENV "
-    "SSL_CERT_FILE SSL_CERT_DIR XDG_CACHE_HOME HF_HOME HF_HUB_CACHE HF_HUB_OFFLINE HF_ENDPOINT HF_HUB_DISABLE_XET "
-    "HTTP_PROXY HTTPS_PROXY NO_PROXY http_proxy https_proxy no_proxy CC CXX MALLOC_ARENA_MAX H3_VALIDATE_FINITE"
-).split()
+_PASSED_ON = {
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD"),
+    *("PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX", "MALLOC_ARENA_MAX", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+    *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT", "HF_HUB_DISABLE_XET"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "H3_VALIDATE_FINITE"),
+}
 _PASSED_ON_PREFIXES = (
-    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "MKL_", "OPENBLAS_", "KMP_"
-)  # fmt: skip
+    *("LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "TORCH", "PYTORCH_", "TRITON_"),
+    *("OMP_", "MKL_", "OPENBLAS_", "KMP_"),
+)
 
 
 def worker_environment(*, with_token: bool = False) -> dict[str, str]:
     """The variables a child process needs and no other; the Hugging Face token only when asked for."""
-    names = [*_PASSED_ON, *(["HF_TOKEN", "HF_TOKEN_PATH"] if with_token else [])]
-    return {
-        name: value for name, value in os.environ.items() if name in names or name.startswith(_PASSED_ON_PREFIXES)
-    }
+    names = _PASSED_ON | ({"HF_TOKEN", "HF_TOKEN_PATH"} if with_token else set())
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith(_PASSED_ON_PREFIXES)}
+
+
+def visible_devices() -> list[str] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES names, in its order; None when it is not set."""
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return None if text is None else [token.strip() for token in text.split(",") if token.strip()]

@@ -36,7 +36,7 @@ ARROWS = {
 LEAF_ARROWS = {
     "types": set(),
     "events": {"types"},
-    "errors": set(),
+    "errors": {"types"},
     "codec": set(),
     "limits": {"types", "errors"},
     "presets": {"types", "errors", "codec"},

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from backend.errors import EngineFailure
 from backend.events import Event
 from backend.types import GenerationRequest, Render, Task
 
@@ -27,6 +28,10 @@ class Engine(Protocol):
     """One way to render. All methods but `cancel` are called from one thread; `cancel` from any."""
 
     capabilities: Capabilities
+
+    @property
+    def failure(self) -> EngineFailure | None:
+        """Why an engine that was up is so no longer, idle or not, or None."""
 
     def unavailable(self) -> str | None:
         """Why this engine cannot run on this machine ("needs 4 GPUs, found 2"), or None."""

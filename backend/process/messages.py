@@ -12,7 +12,6 @@ from backend.events import (
     Cancelled,
     Failed,
     FramesDone,
-    Heartbeat,
     LoadProgress,
     Notice,
     PreviewReady,
@@ -22,7 +21,7 @@ from backend.events import (
     Succeeded,
 )
 from backend.presets import Device, Dtype, Parallel, RuntimeOptions
-from backend.types import JobId, Render
+from backend.types import JobId, Render, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,17 +81,42 @@ class Done:
     job: JobId
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """Sign of life of a rank, sent by a thread of its own.
+
+    `progress` counts what the main thread achieved (weights read, steps, frames): a pulse whose `progress` stands
+    still proves that the process lives, not that it works.
+    """
+
+    rank: int
+    stage: Stage | None
+    progress: int
+    rss_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken:
+    """Last message of a rank that met an unexpected error and exits: the whole fleet must be replaced."""
+
+    rank: int
+    reason: str
+    stage: Stage | None = None
+    log_tail: str = ""
+
+
 Command = Setup | Generate | Cancel | Shutdown
 Answer = (
     Ready
     | Done
+    | Pulse
+    | Broken
     | StageStarted
     | StageFinished
     | LoadProgress
     | StepDone
     | FramesDone
     | PreviewReady
-    | Heartbeat
     | Notice
     | Succeeded
     | Failed

@@ -1,0 +1,171 @@
+"""The Engine protocol over a fleet of ranks: warm between jobs, fresh after a failure, quiet when closed.
+
+Knows presets, fleets and events; it does not know queues, jobs' rows or what the ranks compute.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from backend.engines.base import Capabilities
+from backend.errors import EngineFailure
+from backend.events import TERMINAL, Cancelled, Event, Failed, StageFinished, StageStarted
+from backend.presets import HardwarePreset
+from backend.process.fleet import Fleet, FleetState
+from backend.process.spec import FleetSpec
+from backend.settings import Settings
+from backend.types import GenerationRequest, JobId, Render, Stage, Task
+
+
+class FleetEngine:
+    """One fleet at a time, made anew whenever the last one broke. Subclasses name the model and their conditions."""
+
+    MODEL: str
+    capabilities = Capabilities(tasks=frozenset(Task))
+
+    def __init__(self, preset: HardwarePreset, checkpoint: Path, settings: Settings) -> None:
+        self._preset = preset
+        self._spec = FleetSpec.from_preset(preset, self.MODEL, str(checkpoint), settings)
+        self._lock = threading.Lock()
+        self._fleet: Fleet | None = None
+        self._job: JobId | None = None
+        self._cancelled = threading.Event()
+        self._closed = False
+
+    @property
+    def state(self) -> FleetState:
+        """Of the present fleet: NEW before the first start, DEFUNCT within a second of a rank's death, idle or not."""
+        return FleetState.NEW if self._fleet is None else self._fleet.state
+
+    @property
+    def failure(self) -> EngineFailure | None:
+        """Why the present fleet is defunct, or None."""
+        return None if self._fleet is None else self._fleet.failure
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Process ids of the ranks, in order."""
+        return () if self._fleet is None else self._fleet.pids
+
+    @property
+    def log_paths(self) -> tuple[Path, ...]:
+        """Logs of the ranks, in order."""
+        return () if self._fleet is None else self._fleet.log_paths
+
+    def unavailable(self) -> str | None:
+        """Why this machine cannot run the preset, or None."""
+        return None
+
+    def rejects(self, request: GenerationRequest) -> str | None:
+        """Why this engine cannot render `request`, or None."""
+        if request.task not in self.capabilities.tasks:
+            return f"task={request.task.value}: this engine does not render it"
+        if request.sampling.adapters:
+            return "adapters: this engine does not apply LoRA files; remove them"
+        return None
+
+    def start(self) -> Iterator[Event]:
+        """Bring the ranks up unless they are; raises EngineFailure."""
+        if self.state in (FleetState.READY, FleetState.BUSY):
+            return
+        fleet = self._fresh()
+        began = time.monotonic()
+        ranks = f"{self._spec.world_size} processes" if self._spec.world_size > 1 else "one process"
+        yield StageStarted(stage=Stage.LOAD, detail=f"starting {ranks}")
+        yield from fleet.start()
+        yield StageFinished(stage=Stage.LOAD, seconds=time.monotonic() - began)
+
+    def generate(self, render: Render) -> Iterator[Event]:
+        """Render, starting the ranks first if need be; ends with exactly one terminal event and never raises for them.
+
+        From this call on (not only from its first event) `cancel` stops this render.
+        """
+        with self._lock:
+            self._job = render.job
+            self._cancelled = threading.Event()
+        return self._generate(render, self._cancelled)
+
+    def cancel(self) -> None:
+        """Stop the render in progress: at the next boundary, or at once while the ranks still start."""
+        with self._lock:
+            job, fleet = self._job, self._fleet
+            if job is None:
+                return
+            self._cancelled.set()
+        if fleet is None:
+            return
+        if fleet.state is FleetState.STARTING:
+            fleet.close(wait=False)  # nothing is warm yet that would be worth waiting for
+        elif fleet.state is FleetState.BUSY:
+            fleet.cancel(job)
+
+    def close(self) -> None:
+        """End the ranks; idempotent, from any thread. A render in progress ends as Failed."""
+        with self._lock:
+            self._closed = True
+            fleet = self._fleet
+        if fleet is not None:
+            fleet.close()
+
+    def _generate(self, render: Render, cancelled: threading.Event) -> Iterator[Event]:
+        ended = False
+        try:
+            for event in self._events(render, cancelled):
+                ended = isinstance(event, TERMINAL)
+                if isinstance(event, Failed | Cancelled):
+                    _remove_parts(render.folder)
+                yield event
+        finally:
+            with self._lock:
+                if self._cancelled is cancelled:
+                    self._job = None
+            if not ended and self._fleet is not None:
+                self._fleet.close()  # abandoned half-way: what the ranks would say next belongs to nobody
+
+    def _events(self, render: Render, cancelled: threading.Event) -> Iterator[Event]:
+        stage: Stage | None = None
+        try:
+            for event in self.start():
+                stage = Stage.LOAD
+                yield event
+                if cancelled.is_set():
+                    break
+        except EngineFailure as failure:
+            if cancelled.is_set():
+                yield Cancelled(stage=Stage.LOAD)
+                return
+            yield Failed(
+                reason=str(failure), rank=failure.rank, stage=failure.stage or stage, log_tail=failure.log_tail
+            )
+            return
+        fleet = self._fleet
+        if cancelled.is_set() or fleet is None:
+            if fleet is not None and fleet.state is FleetState.STARTING:
+                fleet.close()
+            yield Cancelled(stage=stage)
+            return
+        sent = False
+        for event in fleet.generate(render):
+            if cancelled.is_set() and not sent:  # it came between start and generate, when no rank had the job
+                sent = True
+                fleet.cancel(render.job)
+            yield event
+
+    def _fresh(self) -> Fleet:
+        with self._lock:
+            if self._closed:
+                raise EngineFailure("the engine is closed")
+            old, self._fleet = self._fleet, Fleet(self._spec)
+            fleet = self._fleet
+        if old is not None:
+            old.close()
+        return fleet
+
+
+def _remove_parts(folder: Path) -> None:
+    """Delete temporary files of a writer that was killed in mid-file."""
+    for part in folder.glob(".*.part"):
+        part.unlink(missing_ok=True)

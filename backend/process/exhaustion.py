@@ -1,0 +1,62 @@
+"""Recognises that memory ran out, from a rank's words or from the way it died, and says so with the numbers.
+
+Knows the phrases of torch, CUDA, numpy and the kernel's own counter; it does not know how much a request needs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+GIB = 2**30
+_PHRASES = re.compile(
+    r"(CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|DefaultCPUAllocator: can't allocate|std::bad_alloc|MemoryError|Cannot allocate memory|Unable to allocate)"
+)
+WAY_OUT = "choose a smaller canvas, fewer frames, or a preset that offloads"
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Host RAM at one moment; `kills` is the kernel's count of processes it ended for want of memory."""
+
+    total_bytes: int
+    available_bytes: int
+    kills: int
+
+
+def host_memory() -> HostMemory:
+    """Read it now."""
+    memory = psutil.virtual_memory()
+    return HostMemory(memory.total, memory.available, _kernel_kills())
+
+
+def in_words(text: str) -> str | None:
+    """The line of `text` that says memory ran out (the last one), or None."""
+    for line in reversed(text.splitlines()):
+        if _PHRASES.search(line):
+            return line.strip()
+    return None
+
+
+def in_death(signal: str | None, rss_bytes: int, before: HostMemory, after: HostMemory) -> str | None:
+    """Why a SIGKILL was the kernel's for want of host memory, or None where nothing says so."""
+    if signal != "SIGKILL" or after.kills <= before.kills:
+        return None
+    return (
+        f"the kernel ended it because host memory ran out (it held {rss_bytes / GIB:.1f} GiB of "
+        f"{before.total_bytes / GIB:.1f} GiB)"
+    )
+
+
+def _kernel_kills() -> int:
+    # /proc/vmstat counts kills of the whole machine and of memory-limited control groups alike.
+    try:
+        text = Path("/proc/vmstat").read_text(encoding="ascii")
+    except OSError:
+        return 0  # some containers hide it: then a SIGKILL is reported as just that
+    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0

@@ -1,0 +1,155 @@
+"""The real model on one rank: diffusers' H3 blocks on torch, joined with its peers over a file store.
+
+Knows the pipeline's interface and the files to write; how the computation runs on this hardware is `runtime`'s.
+"""
+
+from __future__ import annotations
+
+import datetime
+import uuid
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from backend.errors import WriteFailure
+from backend.events import Succeeded
+from backend.h3.pipeline import Generated, Pipeline
+from backend.h3.pipeline import Stopped as PipelineStopped
+from backend.presets import Device
+from backend.process.messages import Setup
+from backend.types import Render, Stage
+from backend.worker import sidecar
+from backend.worker.models import Stopped
+from backend.worker.output import Output, remove
+from backend.worker.report import Report
+
+DISTRIBUTIONS = ("torch", "diffusers", "transformers", "safetensors", "av", "numpy", "fa3-fwd", "torchao")
+# Waits inside a collective are bounded by the parent's deadlines, which know the stage; torch's own must be longer.
+COLLECTIVE_TIMEOUT = datetime.timedelta(days=1)
+
+
+class _PartDone(Exception):
+    """This rank's share ends where decoding begins: rank 0 decodes."""
+
+
+class NativeModel:
+    """One loaded pipeline. With several ranks each denoises the same and all agree on stopping."""
+
+    def load(self, setup: Setup, report: Report) -> dict[str, object]:
+        """Join the other ranks, load what all tasks share."""
+        self._setup = setup
+        self._report = report
+        device = _device(setup)
+        if setup.world_size > 1:
+            _join(setup)
+        self._pipeline = Pipeline(Path(setup.checkpoint), device, setup.dtype.value, report.load)
+        self._info: dict[str, object] = {
+            "versions": sidecar.versions(DISTRIBUTIONS),
+            "device_name": _device_name(device),
+            "attention": _attention_name(),
+        }
+        return self._info
+
+    def agree(self, stop: bool) -> bool:
+        """Whether any rank was asked to stop: the maximum of all wishes, over gloo on the CPU."""
+        if self._setup.world_size == 1:
+            return stop
+        wish = torch.tensor([int(stop)], dtype=torch.int32)
+        dist.all_reduce(wish, op=dist.ReduceOp.MAX)
+        return bool(wish.item())
+
+    def generate(self, render: Render, report: Report) -> Succeeded | None:
+        """Render; rank 0 writes MP4, sidecar and tensors."""
+        try:
+            if self._setup.rank != 0:
+                self._part(render, report)
+                return None
+            with Output(render) as output:
+                made = self._pipeline.generate(render.request, render.media, output, report)
+                report.stage(Stage.MUX, "closing the MP4")
+                if render.tensors is not None:
+                    save_tensors(render.tensors, made)
+                try:
+                    return output.seal(sidecar.describe(render, self._setup, self._info, report))
+                except BaseException:
+                    remove(render.tensors)
+                    raise
+        except PipelineStopped as stopped:
+            raise Stopped(stopped.stage, stopped.step, stopped.steps) from stopped
+
+    def close(self) -> None:
+        """Leave the group, so that no peer waits for this rank."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _part(self, render: Render, report: Report) -> None:
+        try:
+            self._pipeline.generate(render.request, render.media, _Nowhere(), _UntilDecode(report))
+        except _PartDone:
+            return
+
+
+class _UntilDecode:
+    """The report of a rank that does not decode: it leaves the pipeline at the stage where rank 0 goes on alone."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.step, self.frames, self.notice = report.step, report.frames, report.notice
+        self.should_stop = report.should_stop
+
+    def stage(self, stage: Stage, detail: str = "") -> None:
+        if stage is Stage.DECODE:
+            raise _PartDone
+        self._report.stage(stage, detail)
+
+
+class _Nowhere:
+    """A sink of a rank that never decodes."""
+
+    def video(self, frames: Any) -> None:
+        raise AssertionError("only rank 0 decodes")
+
+    audio = video
+
+
+def save_tensors(path: Path, made: Generated) -> None:
+    """Write `latents`, `audio_latents` and `audio` (shapes as in Generated) to `path`, whole or not at all."""
+    from safetensors.torch import save_file
+
+    part = path.with_name(f".{uuid.uuid4().hex}.part")
+    tensors = {"latents": made.latents, "audio_latents": made.audio_latents, "audio": made.audio}
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+        part.replace(path)
+    except OSError as error:
+        raise WriteFailure(
+            f"{path.name} could not be written: {error}; free space in {path.parent} or choose another folder"
+        ) from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _device(setup: Setup) -> torch.device:
+    if setup.device is Device.CPU:
+        return torch.device("cpu")
+    device = torch.device("cuda", setup.rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+
+
+def _attention_name() -> str:
+    return "torch SDPA"
+
+
+def _join(setup: Setup) -> None:
+    backend = "gloo" if setup.device is Device.CPU else "cpu:gloo,cuda:nccl"
+    store = dist.FileStore(str(setup.rendezvous), setup.world_size)
+    dist.init_process_group(
+        backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=COLLECTIVE_TIMEOUT
+    )

@@ -1,0 +1,71 @@
+"""Where one render's pictures and sound go: the MP4 while they come, then the sidecar, then Succeeded.
+
+Knows the writer and the sidecar; it does not know which model made what it writes.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from backend.errors import WriteFailure
+from backend.events import Succeeded
+from backend.media.mp4 import Mp4Writer
+from backend.types import Render
+from backend.worker import sidecar
+
+VIDEO = "video.mp4"
+SIDECAR = "video.json"
+
+
+class Output:
+    """The files of one render. A context manager: left without `seal`, nothing remains."""
+
+    def __init__(self, render: Render) -> None:
+        sampling = render.request.sampling
+        if sampling.width is None or sampling.height is None or sampling.seed is None:
+            raise ValueError("a render needs a concrete canvas and seed")
+        self._render = render
+        self._frames = 0
+        self._writer = Mp4Writer(render.folder / VIDEO, sampling.width, sampling.height, render.encoder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.abort()
+
+    def video(self, frames: np.ndarray) -> None:
+        """Append frames, uint8 (n, height, width, 3); what exceeds the request's count is dropped."""
+        left = self._render.request.sampling.num_frames - self._frames
+        self._writer.write_frames(frames[:left])
+        self._frames += min(left, len(frames))
+
+    def audio(self, samples: np.ndarray) -> None:
+        """Append sound, float32 (2, n) at 32 kHz."""
+        self._writer.write_audio(samples)
+
+    def seal(self, details: dict[str, object]) -> Succeeded:
+        """Put MP4 and sidecar in place: the sidecar last, so that a sidecar means a complete result."""
+        path = self._render.folder / SIDECAR
+        written = self._writer.close({"comment": json.dumps(details, ensure_ascii=False)})
+        try:
+            sidecar.write(path, details)
+        except OSError as error:
+            remove(written.path, written.last_frame, written.wav)
+            way_out = f"free space in {path.parent} and run it again"
+            raise WriteFailure(f"{path.name} could not be written: {error.strerror or error}; {way_out}") from error
+        return Succeeded(video=written.path, sidecar=path, details=details)
+
+
+def remove(*paths: Path | None) -> None:
+    """Delete what was written of a result that did not become one."""
+    for path in paths:
+        if path is not None:
+            path.unlink(missing_ok=True)

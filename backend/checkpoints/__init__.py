@@ -1,4 +1,4 @@
-"""Checkpoints on disk: `catalog` (what there is and what it holds), `nano` (the built-in tiny model).
+"""Checkpoints on disk, in reading order: `layout`, `catalog`, and for the built-in tiny model `tokenizer` and `nano`.
 
 The catalog reads JSON and file sizes only; building the tiny model needs torch and happens in a child process.
 """

@@ -1,6 +1,7 @@
 """Build the tiny random checkpoint, in the released layout, so that the whole machine runs on any laptop.
 
-A program of its own (`python -m backend.checkpoints.nano OUT`), because it needs torch; knows no catalog and no job.
+A program of its own (`python -m backend.checkpoints.nano OUT`), because it needs torch; knows no job and no
+settings.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backend.checkpoints.catalog import TINY_GEOMETRY
 from backend.checkpoints.tokenizer import SPECIAL_TOKENS, VOCAB_SIZE, write_tokenizer
 
 if TYPE_CHECKING:
@@ -24,9 +27,6 @@ SEED = 20260  # any fixed number: the same checkpoint everywhere
 TEXT_LAYERS = 52  # more than 50, because conditioning is the hidden state after layer 50
 TEXT_DIM = 32
 REPOSITORY = "h3-studio/tiny"  # a name for the index; the files beside it are what is loaded
-
-# Overrides of the released canvas (768, 768 * 1344, 2048): one 128 px short edge keeps every task fast on a CPU.
-CANVAS = {"canvas_short_edge": 128, "canvas_max_pixels": 224 * 128, "reference_image_short_edge": 128}
 
 # Names of components, the library and class that load them: modular_model_index.json of the release.
 COMPONENTS = {
@@ -71,9 +71,9 @@ AUDIO_VAE = {
     "resblock_kernel_sizes": (3, 7),
     "resblock_dilation_sizes": ((1, 3), (1, 3)),
 }
-# Gains found by listening and looking: sound at about -20 dBFS, pictures that fill the range without clipping.
-AUDIO_GAIN = 0.1
-PICTURE_GAIN = 1.0
+# Gains found by measuring: sound at about -20 dBFS RMS, pictures that fill the range and hardly clip.
+AUDIO_GAIN = 0.006
+PICTURE_GAIN = 1.5
 
 
 def build(out: Path) -> Path:
@@ -84,6 +84,9 @@ def build(out: Path) -> Path:
     if (out / "modular_model_index.json").is_file():
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
+    for left in out.parent.glob(f".{out.name}-*"):  # of a build that was killed
+        if time.time() - left.stat().st_mtime > 3600:
+            shutil.rmtree(left, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         _write(work)
@@ -99,9 +102,10 @@ def build(out: Path) -> Path:
 
 
 def _write(folder: Path) -> None:
+    import diffusers
     import torch
-    from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio, MiniMaxH3Transformer3DModel
 
+    library: Any = diffusers  # its lazy module shows type checkers placeholders
     generator = torch.Generator("cpu").manual_seed(SEED)
     write_tokenizer(folder / "tokenizer")
     _write_processor(folder / "processor")
@@ -111,20 +115,19 @@ def _write(folder: Path) -> None:
     _randomize(text_encoder, generator)
     text_encoder.to(torch.bfloat16).save_pretrained(folder / "text_encoder", max_shard_size="8MB")
 
-    vae = AutoencoderKLMiniMaxH3(**VAE, **_latent_statistics(24))
+    vae = library.AutoencoderKLMiniMaxH3(**VAE, **_latent_statistics(24))
     _randomize(vae, generator)
-    with torch.no_grad():
-        vae.decoder.proj_out.weight.mul_(PICTURE_GAIN)
+    _smooth_pictures(vae, generator)
     vae.save_pretrained(folder / "vae", max_shard_size="600KB")  # float32, as released
 
-    audio_vae = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **_latent_statistics(32))
+    audio_vae = library.AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **_latent_statistics(32))
     _randomize(audio_vae, generator)
     with torch.no_grad():
         audio_vae.decoder.conv_post.weight_g.mul_(AUDIO_GAIN)
     audio_vae.save_pretrained(folder / "audio_vae")  # float32, as released
 
     for name in ("transformer", "transformer_ref"):
-        transformer = MiniMaxH3Transformer3DModel(**TRANSFORMER)
+        transformer = library.MiniMaxH3Transformer3DModel(**TRANSFORMER)
         _randomize(transformer, generator)
         _round_to_release_dtypes(transformer)
         transformer.save_pretrained(folder / name, max_shard_size="400KB")
@@ -179,7 +182,7 @@ def _text_encoder() -> Any:
 
 
 def _randomize(model: nn.Module, generator: torch.Generator) -> None:
-    """Fill `model` with weights that keep signals at unit size: matrices by fan-in, gains around their neutral value."""
+    """Fill `model` with weights that keep signals at unit size: matrices by fan-in, gains around neutral."""
     import torch
 
     with torch.no_grad():
@@ -203,6 +206,21 @@ def _randomize(model: nn.Module, generator: torch.Generator) -> None:
                 direction = named[name[:-1] + "v"]
                 dims = [dim for dim in range(direction.ndim) if parameter.shape[dim] == 1]
                 parameter.copy_(torch.linalg.vector_norm(direction, dim=dims, keepdim=True))
+
+
+def _smooth_pictures(vae: Any, generator: torch.Generator) -> None:
+    """Make every decoded 4x16x16 block a gradient between eight corner colours: soft moving patches, not white noise.
+
+    White noise looks like a fault and makes the largest files an encoder can write.
+    """
+    import torch
+
+    weight = vae.decoder.proj_out.weight  # (3 * 4 * 16 * 16, dim), channel-major, then time, rows, columns
+    corners = torch.empty(3, weight.shape[1], 2, 2, 2).normal_(0.0, weight.shape[1] ** -0.5, generator=generator)
+    block = torch.nn.functional.interpolate(corners, size=(4, 16, 16), mode="trilinear", align_corners=True)
+    with torch.no_grad():
+        weight.copy_(PICTURE_GAIN * block.permute(0, 2, 3, 4, 1).reshape(weight.shape))
+        vae.decoder.proj_out.bias.zero_()
 
 
 def _round_to_release_dtypes(transformer: nn.Module) -> None:
@@ -259,7 +277,9 @@ def _index() -> dict[str, object]:
     index: dict[str, object] = {
         "_class_name": "MiniMaxH3ModularPipeline",
         "_blocks_class_name": "MiniMaxH3Blocks",
-        **CANVAS,
+        "canvas_short_edge": TINY_GEOMETRY.canvas_short_edge,
+        "canvas_max_pixels": TINY_GEOMETRY.canvas_max_pixels,
+        "reference_image_short_edge": TINY_GEOMETRY.reference_image_short_edge,
     }
     for name, (library, class_name) in COMPONENTS.items():
         spec = {

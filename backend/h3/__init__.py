@@ -1,4 +1,5 @@
-"""WHAT is computed, in reading order: `conditioning`, `layout`, `schedule`, `denoise`, `decode`, `pipeline`.
+"""WHAT is computed, in reading order: `seams`, `components`, `conditioning`, `layout`, `schedule`, `denoise`, `decode`,
+`pipeline`.
 
 Built on diffusers' modular MiniMax-H3 blocks. Never imports `runtime`: attention, tables and residency are handed in.
 """

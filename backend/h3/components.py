@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from diffusers import MiniMaxH3ModularPipeline
+from diffusers.modular_pipelines.minimax_h3.modular_pipeline import MiniMaxH3ModularPipeline
 from diffusers.utils import logging as diffusers_logging
 from transformers.utils import logging as transformers_logging
 
@@ -28,6 +28,15 @@ class H3Components(MiniMaxH3ModularPipeline):
     """diffusers' component holder with the durations the model really makes, on a device that is told, not guessed."""
 
     device_of_execution = torch.device("cpu")
+    tokenizer: Any  # components are attributes that diffusers sets when they are registered, None until then
+    processor: Any
+    scheduler: Any
+    audio_scheduler: Any
+    text_encoder: Any
+    vae: Any
+    audio_vae: Any
+    transformer: Any
+    transformer_ref: Any
 
     @property
     def min_duration(self) -> float:
@@ -129,7 +138,8 @@ def _progress(report: Any) -> Iterator[None]:
 
     previous = transformers_logging.set_tqdm_hook(lambda _, args, kwargs: meter(*args, **kwargs))
     bars = diffusers_logging.tqdm
-    diffusers_logging.tqdm = meter  # diffusers has no such hook; its loaders look the name up at each call
+    # diffusers has no such hook; its loaders look the name up at each call.
+    diffusers_logging.tqdm = meter  # type: ignore[assignment]
     try:
         yield
     finally:

@@ -79,11 +79,11 @@ def initial_state(request: GenerationRequest, media: PreparedMedia) -> PipelineS
 def _reference(prepared: PreparedReference) -> MiniMaxH3Reference:
     if prepared.kind is ReferenceKind.IMAGE:
         return MiniMaxH3ImageReference(image=_image(_required(prepared.image)))
-    sound = None if prepared.audio is None else torch.from_numpy(np.load(prepared.audio))
     if prepared.kind is ReferenceKind.AUDIO:
-        return MiniMaxH3AudioReference(audio=sound, sample_rate=AUDIO_SAMPLE_RATE)
+        return MiniMaxH3AudioReference(audio=_sound(_required(prepared.audio)), sample_rate=AUDIO_SAMPLE_RATE)
     # Mapped, not read: 15 s at 1344x768 is 1.1 GB, of which the blocks copy what they use.
     frames = np.load(_required(prepared.frames), mmap_mode="r")
+    sound = None if prepared.audio is None else _sound(prepared.audio)
     rate = None if sound is None else AUDIO_SAMPLE_RATE
     return MiniMaxH3VideoReference(frames=frames, fps=float(FPS), audio=sound, sample_rate=rate)
 
@@ -92,6 +92,10 @@ def _required(path: Path | None) -> Path:
     if path is None:
         raise ValueError("a prepared reference lacks the file of its kind")
     return path
+
+
+def _sound(path: Path) -> torch.Tensor:
+    return torch.from_numpy(np.load(path))
 
 
 def _image(path: Path) -> Image.Image:

@@ -18,7 +18,7 @@ from backend.h3.seams import Forward, Hooks, Monitor, Stopped
 from backend.types import Stage
 
 
-class NotFinite(RuntimeError):  # noqa: N818 - reads as what it says
+class NotFinite(RuntimeError):
     """A tensor holds NaN or infinity; names the tensor and the step."""
 
 
@@ -30,17 +30,17 @@ def denoise(
 
     Raises Stopped before a forward when the monitor asks for it, NotFinite where that check is on.
     """
-    rows: Tensor = state.get("latents")  # (condition rows + video rows, 96)
-    audio_rows: Tensor = state.get("audio_latents")  # (reference rows + audio rows, 32), channel-major
-    first = state.get("num_condition_video_rows")
-    first_audio = state.get("num_condition_audio_rows")
-    plan: list[tuple[Tensor, Tensor]] = state.get("row_timestep_plan")
+    rows: Tensor = state.values["latents"]  # (condition rows + video rows, 96)
+    audio_rows: Tensor = state.values["audio_latents"]  # (reference rows + audio rows, 32), channel-major
+    first = state.values["num_condition_video_rows"]
+    first_audio = state.values["num_condition_audio_rows"]
+    plan: list[tuple[Tensor, Tensor]] = state.values["row_timestep_plan"]
     names = ("token_tags", "position_ids", "video_indices", "audio_indices", "text_indices")
-    sequence = {name: state.get(name) for name in names}
+    sequence = {name: state.values[name] for name in names}
 
     if hooks.begin_denoise is not None:
         hooks.begin_denoise(tuple(timesteps for timesteps, _ in plan))
-    moments = zip(state.get("timesteps"), state.get("audio_timesteps"), plan, strict=True)
+    moments = zip(state.values["timesteps"], state.values["audio_timesteps"], plan, strict=True)
     for step, (t, audio_t, (timesteps, timestep_indices)) in enumerate(moments, start=1):
         if monitor.should_stop():
             raise Stopped(Stage.DENOISE, step - 1, len(plan))
@@ -48,7 +48,7 @@ def denoise(
         velocity, audio_velocity = forward(
             hidden_states=rows[None],
             audio_hidden_states=audio_rows[None],
-            encoder_hidden_states=state.get("prompt_embeds"),
+            encoder_hidden_states=state.values["prompt_embeds"],
             timestep=timesteps,
             timestep_indices=timestep_indices,
             attention_kwargs=None,
@@ -72,14 +72,14 @@ def denoise(
     return layout.unpack(components, state, rows, audio_rows)
 
 
-def _predicted_latents(
-    components: H3Components, state: PipelineState, predicted: Tensor, audio_rows: Tensor
-) -> Tensor:
-    conditions = state.get("latents")[: state.get("num_condition_video_rows")]
+def _predicted_latents(components: H3Components, state: PipelineState, predicted: Tensor, audio_rows: Tensor) -> Tensor:
+    conditions = state.values["latents"][: state.values["num_condition_video_rows"]]
     return layout.unpack(components, state, torch.cat([conditions, predicted]), audio_rows)[0]
 
 
 def _check_finite(tensors: dict[str, Tensor], step: int, steps: int) -> None:
     for name, tensor in tensors.items():
         if not bool(torch.isfinite(tensor).all()):
-            raise NotFinite(f"{name} is not finite at step {step} of {steps}; lower the precision of less, or report it")
+            raise NotFinite(
+                f"{name} is not finite at step {step} of {steps}; lower the precision of less, or report it"
+            )

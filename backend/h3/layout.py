@@ -28,4 +28,4 @@ def unpack(components: H3Components, state: PipelineState, rows: Tensor, audio_r
     """Rows of the packed sequence, conditions first, to latents (1, 24, T, h, w) and audio latents (2, 32, A)."""
     scratch = PipelineState(values={**state.values, "latents": rows, "audio_latents": audio_rows})
     MiniMaxH3AfterDenoiseStep()(components, scratch)
-    return scratch.get("latents"), scratch.get("audio_latents")
+    return scratch.values["latents"], scratch.values["audio_latents"]

@@ -81,7 +81,9 @@ class Pipeline:
             self.use(task)
         assert self._forward is not None
 
-        _enter(monitor, Stage.ENCODE, "reading the prompt" if task is Task.T2VA else "reading prompt and media", 0, steps)
+        _enter(
+            monitor, Stage.ENCODE, "reading the prompt" if task is Task.T2VA else "reading prompt and media", 0, steps
+        )
         state = conditioning.initial_state(request, media)
         for names, block in conditioning.BLOCKS[task]:
             if monitor.should_stop():
@@ -90,7 +92,7 @@ class Pipeline:
             block()(self.components, state)
         schedule.set_shifts(self.components, request.sampling)
         self._run((*layout.BLOCKS[task], *schedule.BLOCKS[task]), state)
-        steps = len(state.get("timesteps"))
+        steps = len(state.values["timesteps"])
 
         _enter(monitor, Stage.DENOISE, f"{steps} steps", 0, steps)
         self._place((TRANSFORMER_OF[task],))

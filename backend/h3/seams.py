@@ -47,7 +47,7 @@ class Sink(Protocol):
         """uint8 (n, height, width, 3), the next n frames at 24 fps."""
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: somebody asked for it
+class Stopped(Exception):
     """The monitor asked to stop; `step` forwards of `steps` were finished."""
 
     def __init__(self, stage: Stage, step: int, steps: int) -> None:

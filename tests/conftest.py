@@ -1,0 +1,23 @@
+"""Fixtures that many folders of tests share."""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint() -> Path:
+    """The built-in tiny checkpoint, built once for as long as its sources stay the same. Read-only: copy to change it."""
+    sources = [ROOT / "backend" / "checkpoints" / name for name in ("nano.py", "tokenizer.py", "catalog.py")]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
+    folder = Path(tempfile.gettempdir()) / "h3-studio-tests" / f"tiny-{digest}"
+    command = [sys.executable, "-m", "backend.checkpoints.nano", str(folder)]
+    if not (folder / "modular_model_index.json").is_file():
+        subprocess.run(command, cwd=ROOT, check=True, timeout=180, capture_output=True)
+    return folder

@@ -1,4 +1,4 @@
-"""Durable jobs: `store` (SQLite rows and their event log), `artifacts` (a job's folder), `manager` (queue and dispatch).
+"""Durable jobs: `records`, `store`, `artifacts` (a job's folder), `line`, `runner`, `manager` (dispatch), `intake`.
 
 Read them in that order. Nothing here knows what a page is or how an engine renders.
 """

@@ -1,0 +1,132 @@
+"""The way in: a request is planned, its media copied, its row stored; or it is refused and nothing is left of it.
+
+Knows presets, plans and folders; owners are checked by the caller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from backend import presets
+from backend.errors import H3Error, InvalidRequest, NotNow, Problem, Unavailable
+from backend.hardware.probe import disk_free
+from backend.jobs.manager import JobManager
+from backend.jobs.planning import Plan, make_plan, scaled
+from backend.jobs.records import JobRecord, JobState, title_of
+from backend.jobs.services import Services
+from backend.presets import HardwarePreset
+from backend.settings import Settings
+from backend.types import GenerationRequest, JobId, MediaReport
+
+MIN_FREE_BYTES = 256 * 2**20  # kept free for the database, prepared media and the video of the next job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """Everything about a new job but its request. `in_place` leaves its media where they are."""
+
+    owner: str
+    preset: HardwarePreset
+    quality: str = "standard"
+    tensors: Path | None = None
+    title: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    in_place: bool = False
+
+
+class Intake:
+    """Turns requests into waiting jobs of `manager`. `unavailable` says why a preset cannot run here, or None."""
+
+    def __init__(
+        self,
+        manager: JobManager,
+        services: Services,
+        unavailable: Callable[[HardwarePreset], str | None],
+        settings: Settings,
+    ) -> None:
+        self._manager = manager
+        self._services = services
+        self._unavailable = unavailable
+        self._settings = settings
+        self._qualities = presets.quality_presets()
+
+    def plan(
+        self,
+        request: GenerationRequest,
+        preset: HardwarePreset,
+        quality: str,
+        probed: Mapping[Path, MediaReport] | None = None,
+    ) -> Plan:
+        """What `request` will become. Raises InvalidRequest with all problems, PresetError, CheckpointError."""
+        geometry = self._services.find_checkpoint(preset, self._settings).geometry
+        return make_plan(request, scaled(geometry, presets.pick(self._qualities, quality)), self._services, probed)
+
+    def check_room(self, preset: HardwarePreset) -> None:
+        """Raise Unavailable when `preset` cannot run here, InvalidRequest when the disk is nearly full."""
+        if reason := self._unavailable(preset):
+            raise Unavailable(f"preset={preset.name}: {reason}")
+        free = disk_free(self._settings.jobs_dir)
+        if free < MIN_FREE_BYTES:
+            value, rule = f"{free / 2**20:.0f} MiB free", f"a job needs at least {MIN_FREE_BYTES / 2**20:.0f} MiB"
+            raise InvalidRequest((Problem(field="disk", value=value, rule=rule, way_out="free some space"),))
+
+    def accept(self, request: GenerationRequest, draft: Draft) -> JobId:
+        """Plan, copy, store; the row is on the disk when this returns. Raises H3Error, with nothing left behind."""
+        plan = self.plan(request, draft.preset, draft.quality)
+        self.check_room(draft.preset)
+        job, artifacts = JobId(secrets.token_urlsafe(12)), self._manager.artifacts
+        copied = artifacts.begin(job, plan.request, draft.labels, draft.in_place)
+        record = JobRecord(
+            id=job,
+            owner=draft.owner,
+            state=JobState.QUEUED,
+            position=None,
+            request=copied.request,
+            preset=draft.preset.name,
+            quality=draft.quality,
+            title=draft.title or title_of(request.prompt),
+            favourite=False,
+            created_at=time.time(),
+            started_at=None,
+            finished_at=None,
+            video=None,
+            sidecar=None,
+            error=None,
+            folder=artifacts.folder(job),
+            num_events=0,
+            tags=plan.tags,
+            labels=copied.labels,
+            tensors=draft.tensors.expanduser().resolve() if draft.tensors else None,
+        )
+        try:
+            self._manager.submit(record)
+        except BaseException:
+            artifacts.abandon(job)
+            raise
+        return job
+
+    def edit(self, record: JobRecord, request: GenerationRequest, preset: HardwarePreset) -> None:
+        """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""
+        if record.state is not JobState.QUEUED:
+            raise NotNow(f"job={record.id}: it is {record.state}; only a waiting job can be edited, duplicate it")
+        plan, artifacts = self.plan(request, preset, record.quality), self._manager.artifacts
+        copied = artifacts.add_inputs(record.id, plan.request, record.labels)
+        untitled = record.title == title_of(record.request.prompt)
+        changed = dataclasses.replace(
+            record,
+            request=copied.request,
+            labels=copied.labels,
+            tags=plan.tags,
+            title=title_of(request.prompt) if untitled else record.title,
+        )
+        try:
+            self._manager.replace(changed)
+        except H3Error:
+            artifacts.drop_inputs(record.id, set(copied.labels))
+            raise
+        artifacts.drop_inputs(record.id, set(record.labels))

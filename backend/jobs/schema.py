@@ -1,0 +1,124 @@
+"""The database file of the jobs: its tables, how it is opened, and what happens when it is damaged.
+
+Knows SQLite; what rows mean is `store`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import sqlite3
+import time
+from pathlib import Path
+
+from backend.errors import H3Error
+
+SCHEMA_VERSION = 1
+BUSY_TIMEOUT_MS = 5000
+log = logging.getLogger(__name__)
+
+# `jobs.num` and `events.seq` give every order; no order depends on the clock. The two guards at the end hold the
+# promise that a job ends exactly once, whatever code writes here.
+TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE jobs (
+    num INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    owner TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'running', 'succeeded', 'failed', 'cancelled', 'interrupted')),
+    place INTEGER NOT NULL,
+    request TEXT NOT NULL,
+    prompt TEXT NOT NULL,
+    preset TEXT NOT NULL,
+    quality TEXT NOT NULL,
+    title TEXT NOT NULL,
+    favourite INTEGER NOT NULL DEFAULT 0,
+    tags TEXT NOT NULL,
+    labels TEXT NOT NULL,
+    tensors TEXT,
+    created_at REAL NOT NULL,
+    started_at REAL,
+    finished_at REAL,
+    video TEXT,
+    sidecar TEXT,
+    error TEXT,
+    num_events INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX jobs_by_owner ON jobs (owner, num);
+CREATE INDEX jobs_waiting ON jobs (place) WHERE state = 'queued';
+CREATE TABLE events (
+    job INTEGER NOT NULL REFERENCES jobs (num) ON DELETE CASCADE,
+    seq INTEGER NOT NULL,
+    terminal INTEGER NOT NULL CHECK (terminal IN (0, 1)),
+    body TEXT NOT NULL,
+    PRIMARY KEY (job, seq)
+) WITHOUT ROWID;
+CREATE UNIQUE INDEX one_end ON events (job) WHERE terminal = 1;
+CREATE TRIGGER nothing_after_the_end BEFORE INSERT ON events
+WHEN EXISTS (SELECT 1 FROM events WHERE job = NEW.job AND terminal = 1)
+BEGIN SELECT RAISE(ABORT, 'the job has ended'); END;
+CREATE TRIGGER an_end_stays BEFORE UPDATE OF state ON jobs
+WHEN OLD.state NOT IN ('queued', 'running') AND NEW.state <> OLD.state
+BEGIN SELECT RAISE(ABORT, 'the job has ended'); END;
+"""
+
+
+def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
+    """A connection to the database at `path`, made when missing, and a notice for people when it was damaged.
+
+    A damaged file is moved aside, never deleted, and a fresh one is started. Raises H3Error when the file belongs to a
+    newer version of the program or cannot be opened at all.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return _open(path), None
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+            raise H3Error(
+                f"{path}: the job database cannot be opened: {error}; check the disk and its rights"
+            ) from error
+        aside = _move_aside(path)
+        notice = f"The job database was damaged ({error}). It was moved to {aside} and a new one started; "
+        notice += "all job folders with their results are untouched."
+        log.error(notice)
+        return _open(path), notice
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        connection.row_factory = sqlite3.Row
+        connection.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if damage != "ok":
+            raise sqlite3.DatabaseError(damage)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+        connection.execute("PRAGMA foreign_keys=ON")
+        _ensure_tables(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version > SCHEMA_VERSION:
+        raise H3Error(f"{path}: written by a newer version of H3 Studio (schema {version}); update the program")
+    if version == SCHEMA_VERSION:
+        connection.execute("SELECT num, place, request, num_events FROM jobs LIMIT 1").fetchone()
+        connection.execute("SELECT job, seq, terminal, body FROM events LIMIT 1").fetchone()
+        return
+    script = f"BEGIN IMMEDIATE;{TABLES}PRAGMA user_version={SCHEMA_VERSION};COMMIT;"
+    connection.executescript(script)
+    connection.execute("INSERT INTO meta VALUES ('secret', ?)", (secrets.token_urlsafe(32),))
+
+
+def _move_aside(path: Path) -> Path:
+    aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}")
+    for suffix in ("", "-wal", "-shm"):
+        part = path.with_name(path.name + suffix)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + suffix))
+    return aside

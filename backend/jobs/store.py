@@ -1,0 +1,290 @@
+"""Durable jobs: rows and their event log in SQLite, with exactly one end for each job held by the database itself.
+
+Knows how jobs are kept; it starts nothing and notifies nobody.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from backend import codec
+from backend.errors import H3Error, JobNotFound, NotNow
+from backend.events import TERMINAL, Event, Queued, Started, Succeeded
+from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
+from backend.jobs.schema import open_database
+from backend.types import GenerationRequest, JobId
+
+_POSITION = """CASE WHEN state = 'queued' THEN
+    (SELECT COUNT(*) FROM jobs AS w WHERE w.state = 'queued' AND w.place <= jobs.place) END AS position"""
+
+
+class StoreFailure(H3Error):
+    """The database could not be read or written (locked, disk full, damaged), in words."""
+
+
+class JobStore:
+    """All jobs of one data folder. Safe to call from any thread; every write is one transaction."""
+
+    def __init__(self, database: Path, jobs_dir: Path) -> None:
+        self.jobs_dir = jobs_dir
+        self._lock = threading.RLock()
+        self._connection, self.notice = open_database(database)
+        self._database = database
+        with self._reading():
+            self.secret: str = self._connection.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()[0]
+
+    def close(self) -> None:
+        """Close the database; idempotent."""
+        with self._lock:
+            self._connection.close()
+
+    # -- jobs ---------------------------------------------------------------------------------------------------
+
+    def add(self, record: JobRecord, position: int) -> Event:
+        """Add a waiting job behind all others, with its first event. Both are on the disk when this returns."""
+        columns: dict[str, Any] = {
+            "id": record.id,
+            "owner": record.owner,
+            "state": JobState.QUEUED.value,
+            "request": self._request_text(record.request, record.folder),
+            "prompt": record.request.prompt,
+            "preset": record.preset,
+            "quality": record.quality,
+            "title": record.title,
+            "favourite": int(record.favourite),
+            "tags": json.dumps(record.tags),
+            "labels": json.dumps(record.labels),
+            "tensors": str(record.tensors) if record.tensors else None,
+            "created_at": record.created_at,
+        }
+        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
+        place = "(SELECT COALESCE(MAX(place), 0) + 1 FROM jobs)"
+        with self._writing(durable=True) as connection:
+            connection.execute(f"INSERT INTO jobs ({names}, place) VALUES ({marks}, {place})", tuple(columns.values()))
+            return self._append(connection, record.id, Queued(position=position))
+
+    def get(self, job: JobId) -> JobRecord:
+        """The record of `job`; raises JobNotFound."""
+        with self._reading() as connection:
+            row = connection.execute(f"SELECT *, {_POSITION} FROM jobs WHERE id = ?", (job,)).fetchone()
+        if row is None:
+            raise JobNotFound(f"job={job}: there is no such job")
+        return self._record(row)
+
+    def select(
+        self,
+        *,
+        owner: str | None,
+        states: Sequence[JobState] | None = None,
+        search: str = "",
+        limit: int = 50,
+        offset: int = 0,
+    ) -> list[JobRecord]:
+        """Records, newest first; `owner=None` means everybody's. `search` looks in titles and prompts."""
+        where, values = _conditions(owner, states, search)
+        query = f"SELECT *, {_POSITION} FROM jobs {where} ORDER BY num DESC LIMIT ? OFFSET ?"
+        with self._reading() as connection:
+            rows = connection.execute(query, (*values, max(0, limit), max(0, offset))).fetchall()
+        return [self._record(row) for row in rows]
+
+    def waiting(self) -> list[JobRecord]:
+        """All waiting jobs in the order they will run."""
+        query = "SELECT *, NULL AS position FROM jobs WHERE state = 'queued' ORDER BY place"
+        with self._reading() as connection:
+            rows = connection.execute(query).fetchall()
+        return [dataclasses.replace(self._record(row), position=index) for index, row in enumerate(rows, 1)]
+
+    def running(self) -> list[JobId]:
+        """Jobs stored as running; after a restart, those that were cut off."""
+        with self._reading() as connection:
+            rows = connection.execute("SELECT id FROM jobs WHERE state = 'running' ORDER BY num").fetchall()
+        return [JobId(row["id"]) for row in rows]
+
+    def ended(self) -> list[JobId]:
+        """Jobs that have ended, in the order they were accepted."""
+        query = "SELECT id FROM jobs WHERE state NOT IN ('queued', 'running') ORDER BY num"
+        with self._reading() as connection:
+            return [JobId(row["id"]) for row in connection.execute(query).fetchall()]
+
+    def exists(self, job: str) -> bool:
+        """Whether there is a row for `job`."""
+        with self._reading() as connection:
+            return connection.execute("SELECT 1 FROM jobs WHERE id = ?", (job,)).fetchone() is not None
+
+    def set_order(self, jobs: Sequence[JobId]) -> None:
+        """Give waiting jobs this order; `jobs` names all of them."""
+        with self._writing() as connection:
+            first = connection.execute("SELECT COALESCE(MIN(place), 0) FROM jobs WHERE state = 'queued'").fetchone()[0]
+            pairs = [(first + index, job) for index, job in enumerate(jobs)]
+            connection.executemany("UPDATE jobs SET place = ? WHERE id = ? AND state = 'queued'", pairs)
+
+    def set_request(self, record: JobRecord) -> None:
+        """Replace request, title, tags and labels of a waiting job; raises NotNow when it waits no longer."""
+        text = self._request_text(record.request, record.folder)
+        values = (text, record.request.prompt, record.title, json.dumps(record.tags), json.dumps(record.labels))
+        with self._writing(durable=True) as connection:
+            done = connection.execute(
+                "UPDATE jobs SET request = ?, prompt = ?, title = ?, tags = ?, labels = ? "
+                "WHERE id = ? AND state = 'queued'",
+                (*values, record.id),
+            )
+            if done.rowcount == 0:
+                raise NotNow(f"job={record.id}: only a waiting job can be edited; duplicate it instead")
+
+    def set_title(self, job: JobId, title: str) -> None:
+        """Rename a job."""
+        with self._writing() as connection:
+            connection.execute("UPDATE jobs SET title = ? WHERE id = ?", (title, job))
+
+    def set_favourite(self, job: JobId, favourite: bool) -> None:
+        """Mark or unmark a job."""
+        with self._writing() as connection:
+            connection.execute("UPDATE jobs SET favourite = ? WHERE id = ?", (int(favourite), job))
+
+    def delete(self, job: JobId) -> None:
+        """Remove the row and its events; the folder is not touched."""
+        with self._writing(durable=True) as connection:
+            connection.execute("DELETE FROM jobs WHERE id = ?", (job,))
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def append(self, job: JobId, event: Event) -> Event:
+        """Store `event` as the job's next one and return it with `seq` and `at`.
+
+        `Started` and the ends change the job's state in the same transaction. Raises NotNow when the job has ended.
+        """
+        return self.append_all([(job, event)])[0]
+
+    def append_all(self, events: Iterable[tuple[JobId, Event]]) -> list[Event]:
+        """`append` for several jobs in one transaction: all of them or none."""
+        items = list(events)
+        durable = any(isinstance(event, TERMINAL) for _, event in items)
+        try:
+            with self._writing(durable=durable) as connection:
+                return [self._append(connection, job, event) for job, event in items]
+        except sqlite3.IntegrityError as error:
+            raise NotNow("the job has ended already; its end does not change") from error
+
+    def events(self, job: JobId, after: int = 0) -> list[Event]:
+        """Stored events of `job` with `seq > after`, in order."""
+        query = (
+            "SELECT e.body FROM events AS e JOIN jobs AS j ON j.num = e.job WHERE j.id = ? AND e.seq > ? ORDER BY e.seq"
+        )
+        with self._reading() as connection:
+            rows = connection.execute(query, (job, after)).fetchall()
+        folder = self.jobs_dir / job
+        return [outside_in(codec.decode_tagged(Event, json.loads(row["body"])), folder) for row in rows]
+
+    def _append(self, connection: sqlite3.Connection, job: JobId, event: Event) -> Event:
+        row = connection.execute("SELECT num, num_events FROM jobs WHERE id = ?", (job,)).fetchone()
+        if row is None:
+            raise JobNotFound(f"job={job}: there is no such job")
+        folder, now = self.jobs_dir / job, time.time()
+        event = dataclasses.replace(event, seq=row["num_events"] + 1, at=now)
+        body = json.dumps(codec.encode_tagged(inside_out(event, folder)))
+        terminal = isinstance(event, TERMINAL)
+        connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (row["num"], event.seq, int(terminal), body))
+        changes: dict[str, Any] = {"num_events": event.seq}
+        if isinstance(event, Started):
+            changes |= {"state": JobState.RUNNING.value, "started_at": now}
+        elif isinstance(event, TERMINAL):
+            changes |= {"state": END_STATES[type(event)].value, "finished_at": now, "error": error_of(event)}
+            if isinstance(event, Succeeded):
+                inner = inside_out(event, folder)
+                changes |= {"video": str(inner.video), "sidecar": str(inner.sidecar)}
+        assignments = ", ".join(f"{name} = ?" for name in changes)
+        connection.execute(f"UPDATE jobs SET {assignments} WHERE num = ?", (*changes.values(), row["num"]))
+        return event
+
+    # -- rows and transactions ----------------------------------------------------------------------------------
+
+    def _request_text(self, request: GenerationRequest, folder: Path) -> str:
+        return json.dumps(codec.encode(inside_out(request, folder)))
+
+    def _record(self, row: sqlite3.Row) -> JobRecord:
+        folder = self.jobs_dir / row["id"]
+        request = codec.decode(GenerationRequest, json.loads(row["request"]))
+        return JobRecord(
+            id=JobId(row["id"]),
+            owner=row["owner"],
+            state=JobState(row["state"]),
+            position=row["position"],
+            request=outside_in(request, folder),
+            preset=row["preset"],
+            quality=row["quality"],
+            title=row["title"],
+            favourite=bool(row["favourite"]),
+            created_at=row["created_at"],
+            started_at=row["started_at"],
+            finished_at=row["finished_at"],
+            video=folder / row["video"] if row["video"] else None,
+            sidecar=folder / row["sidecar"] if row["sidecar"] else None,
+            error=row["error"],
+            folder=folder,
+            num_events=row["num_events"],
+            tags=tuple(tuple(tags) for tags in json.loads(row["tags"])),
+            labels=json.loads(row["labels"]),
+            tensors=Path(row["tensors"]) if row["tensors"] else None,
+        )
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            try:
+                yield self._connection
+            except sqlite3.Error as error:
+                raise StoreFailure(self._words(error)) from error
+
+    @contextmanager
+    def _writing(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        # Progress may be lost with the power; an accepted job and its end may not: those wait for the disk.
+        with self._lock:
+            connection = self._connection
+            try:
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield connection
+                    connection.execute("COMMIT")
+                except BaseException:
+                    if connection.in_transaction:
+                        connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.IntegrityError:
+                raise
+            except sqlite3.Error as error:
+                raise StoreFailure(self._words(error)) from error
+
+    def _words(self, error: sqlite3.Error) -> str:
+        text = str(error)
+        if "locked" in text or "busy" in text:
+            way_out = "another program holds it; close that program"
+        elif "full" in text:
+            way_out = "the disk is full; free some space"
+        else:
+            way_out = "check the disk; a damaged database is set aside at the next start"
+        return f"{self._database.name}: the job database failed ({text}); {way_out}"
+
+
+def _conditions(owner: str | None, states: Sequence[JobState] | None, search: str) -> tuple[str, tuple[Any, ...]]:
+    parts: list[str] = []
+    values: list[Any] = []
+    if owner is not None:
+        parts.append("owner = ?")
+        values.append(owner)
+    if states is not None:
+        parts.append(f"state IN ({', '.join('?' * len(states))})")
+        values += [JobState(state).value for state in states]
+    if search.strip():
+        escaped = search.strip().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        parts.append("(title LIKE ? ESCAPE '\\' OR prompt LIKE ? ESCAPE '\\')")
+        values += [f"%{escaped}%"] * 2
+    return (f"WHERE {' AND '.join(parts)}" if parts else ""), tuple(values)

@@ -1,0 +1,107 @@
+"""Sends an open file to the reader its content asks for: picture, video or sound, to look at it or to prepare it.
+
+Runs inside the sandbox, where rights are limited already; knows orders and files, no requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+
+from backend.media import audio, containers, images, sniff, videos
+from backend.media.sandbox import Answer, Order, Role, outputs
+from backend.media.source import IMAGE_FORMATS, Source, open_source
+from backend.types import FPS
+
+
+def carry_out(order: Order, fd: int) -> Answer:
+    """Read the open file `fd` as `order` says; raises MediaRefused."""
+    source = open_source(order.field, order.name, fd)
+    if source.format.family is sniff.Family.PICTURE:
+        return _picture(order, source)
+    if order.role is Role.FIRST_FRAME:
+        way_out = "save one of its frames as a picture, or use it as a reference"
+        raise source.refuse(source.format.title, f"a keyframe must be a picture ({IMAGE_FORMATS})", way_out)
+    with containers.opened(source) as opened:
+        return _video(order, source, opened) if opened.video is not None else _sound(order, source, opened)
+
+
+def _picture(order: Order, source: Source) -> Answer:
+    keyframe = order.role is Role.FIRST_FRAME
+    if order.stem is None:
+        return Answer(report=images.read_header(source, keyframe=keyframe)[1])
+    picture = images.read(source, keyframe=keyframe)
+    if keyframe and order.width is not None and order.height is not None:
+        picture = images.onto_canvas(picture, order.width, order.height, cover=order.cover)
+    image = outputs(order.stem)[0]
+    picture.image.save(image, format="PNG", compress_level=1)
+    return Answer(report=picture.report, image=image)
+
+
+def _video(order: Order, source: Source, opened: containers.Opened) -> Answer:
+    facts, report = videos.probe(source, opened)
+    size = videos.canvas(source, facts, order.geometry)
+    if order.stem is None:
+        return Answer(report=report)
+    start, length = _part(order, source, facts.duration)
+    used = videos.check_length(source, facts, start, length)
+    _, frames_file, audio_file = outputs(order.stem)
+    count = videos.write_frames(source, opened, facts, (start, used), videos.Target(frames_file, size))
+    sound = audio.soundtrack(source, opened, facts.start + start, Fraction(count, FPS))
+    if sound is not None:
+        np.save(audio_file, sound.samples)
+    actions = [*report.actions]
+    if abs(facts.timing.rate - FPS) > 0.001:
+        how = "" if facts.timing.constant_rate else "variable, about "
+        actions.append(f"resampled from {how}{facts.timing.rate:.3f} to {FPS} frames a second")
+    if (report.width, report.height) != size:
+        actions.append(f"scaled from {report.width}x{report.height} to {size[0]}x{size[1]}")
+    report = replace(
+        report,
+        num_frames=count,
+        used_start_s=float(start),
+        used_length_s=round(float(used), 4),
+        prepared_width=size[0],
+        prepared_height=size[1],
+        actions=(*actions, *_trimmed(order, facts.duration, used), *(sound.actions if sound else ())),
+        warnings=(*report.warnings, *(sound.warnings if sound else ())),
+    )
+    return Answer(report=report, frames=frames_file, audio=audio_file if sound is not None else None)
+
+
+def _sound(order: Order, source: Source, opened: containers.Opened) -> Answer:
+    report = audio.probe(source, opened)
+    if order.stem is None:
+        return Answer(report=report)
+    duration = Fraction(report.duration_s or 0)
+    start, length = _part(order, source, duration)
+    sound = audio.read(source, opened, start, length)
+    audio_file = outputs(order.stem)[2]
+    np.save(audio_file, sound.samples)
+    used = Fraction(sound.samples.shape[1], audio.AUDIO_SAMPLE_RATE)
+    report = replace(
+        report,
+        used_start_s=float(start),
+        used_length_s=round(float(used), 4),
+        actions=(*report.actions, *_trimmed(order, duration, used), *sound.actions),
+        warnings=(*report.warnings, *sound.warnings),
+    )
+    return Answer(report=report, audio=audio_file)
+
+
+def _part(order: Order, source: Source, duration: Fraction) -> tuple[Fraction, Fraction | None]:
+    """Start and length (s) of the part to use; raises MediaRefused where it lies outside the clip."""
+    start = Fraction(order.start_s).limit_denominator(1_000_000)
+    length = None if order.length_s is None else Fraction(order.length_s).limit_denominator(1_000_000)
+    if start < 0 or start >= duration or (length is not None and length <= 0):
+        has = f"start {float(start):g} s of {float(duration):.2f} s"
+        raise source.refuse(has, "the part to use must lie inside the clip", "choose an earlier start")
+    return start, length
+
+
+def _trimmed(order: Order, duration: Fraction, used: Fraction) -> tuple[str, ...]:
+    if order.start_s == 0 and duration - used < Fraction(1, 100):
+        return ()
+    return (f"used {float(used):.2f} of {float(duration):.2f} s from {order.start_s:g} s",)

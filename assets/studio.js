@@ -1,0 +1,87 @@
+// What the page does by itself: theme, the address, tags into the prompt, hover previews, Ctrl+Enter.
+(() => {
+  const applyTheme = () => {
+    const chosen = localStorage.getItem('h3-theme');
+    if (chosen && document.body) document.body.classList.toggle('dark', chosen === 'dark');
+  };
+
+  // Gradio sets the system's theme once while it starts; ours has to win after that, too.
+  const settle = () => {
+    applyTheme();
+    const watching = new MutationObserver(() => {
+      const chosen = localStorage.getItem('h3-theme');
+      if (chosen && document.body.classList.contains('dark') !== (chosen === 'dark')) applyTheme();
+    });
+    watching.observe(document.body, { attributes: true, attributeFilter: ['class'] });
+  };
+
+  const insertTag = (tag) => {
+    const field = document.querySelector('#prompt textarea');
+    if (!field) return;
+    const at = field.selectionStart ?? field.value.length;
+    const before = field.value.slice(0, at);
+    const space = before && !/\s$/.test(before) ? ' ' : '';
+    field.setRangeText(space + tag, at, field.selectionEnd ?? at, 'end');
+    field.dispatchEvent(new Event('input', { bubbles: true }));
+    field.focus();
+  };
+
+  const copy = (button) => {
+    const source = document.querySelector(button.dataset.copy);
+    if (!source) return;
+    navigator.clipboard.writeText(source.innerText).then(() => {
+      button.classList.add('copied');
+      setTimeout(() => button.classList.remove('copied'), 1200);
+    });
+  };
+
+  document.addEventListener('click', (event) => {
+    const at = (selector) => event.target.closest && event.target.closest(selector);
+    if (at('[data-theme-toggle]')) {
+      localStorage.setItem('h3-theme', document.body.classList.contains('dark') ? 'light' : 'dark');
+      applyTheme();
+    }
+    const tag = at('[data-tag]');
+    if (tag) insertTag(tag.dataset.tag);
+    const source = at('[data-copy]');
+    if (source) copy(source);
+  });
+
+  document.addEventListener('keydown', (event) => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) {
+      const button = document.querySelector('#generate');
+      if (button) button.click();
+    }
+  });
+
+  for (const [name, play] of [['mouseover', true], ['mouseout', false], ['focusin', true], ['focusout', false]]) {
+    document.addEventListener(name, (event) => {
+      const video = event.target.closest && event.target.closest('.shot')?.querySelector('[data-hover-play]');
+      if (!video) return;
+      if (play) video.play().catch(() => {});
+      else video.pause();
+    });
+  }
+
+  // The job in the light is in the address, so that a reload or another device finds it.
+  const follow = () => {
+    const shown = document.querySelector('#live [data-shown]');
+    if (!shown) return;
+    const address = new URL(window.location.href);
+    const job = shown.dataset.shown;
+    if ((address.searchParams.get('job') || '') === job) return;
+    if (job) address.searchParams.set('job', job);
+    else address.searchParams.delete('job');
+    window.history.replaceState(null, '', address);
+  };
+
+  window.addEventListener('DOMContentLoaded', () => {
+    settle();
+    new MutationObserver(follow).observe(document.body, {
+      subtree: true,
+      childList: true,
+      attributes: true,
+      attributeFilter: ['data-shown'],
+    });
+  });
+})();

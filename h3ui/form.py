@@ -1,0 +1,251 @@
+"""Panel values to a GenerationRequest, and a stored request back to panel values.
+
+Pure: it knows what the fields of the page mean, and neither Gradio nor the backend's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from backend import limits
+from backend.errors import InvalidRequest, Problem
+from backend.types import GenerationRequest, MediaReport, Reference, ReferenceKind, Sampling
+
+AUTO_RATIO = "auto"  # the first frame's shape, else 16:9
+RATIO_CHOICES = (AUTO_RATIO, *limits.RATIOS)
+DURATION_STEP_S = 0.5  # one chunk of 17 frames is 0.708 s, so half seconds reach every frame count
+
+
+class Mode(StrEnum):
+    """Which media the page hands over; what the other mode holds stays on the page and is not sent."""
+
+    TEXT = "text"
+    FRAMES = "frames"
+    REFERENCES = "references"
+
+
+class Size(StrEnum):
+    """How large the canvas is: what model and quality make of the shape, or two numbers."""
+
+    AUTO = "auto"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaItem:
+    """One file on the page, what the backend found in it, and the part of it to use (seconds)."""
+
+    path: Path
+    report: MediaReport
+    start_s: float = 0.0
+    length_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelValues:
+    """Everything the panels hold, as a person left it; numbers may be absent, the seed is text."""
+
+    prompt: str = ""
+    mode: Mode = Mode.TEXT
+    first_frame: MediaItem | None = None
+    last_frame: MediaItem | None = None
+    references: tuple[MediaItem, ...] = ()
+    ratio: str = AUTO_RATIO
+    size: Size = Size.AUTO
+    width: float | None = None
+    height: float | None = None
+    duration_s: float | None = 5.0
+    steps: float | None = 50
+    seed: str = ""
+    quality: str = "standard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredValues:
+    """What a stored request says about the panels; media are paths still to be probed."""
+
+    prompt: str
+    mode: Mode
+    first_frame: Path | None
+    last_frame: Path | None
+    references: tuple[Reference, ...]
+    width: int | None
+    height: int | None
+    ratio: str
+    duration_s: float
+    steps: int
+    seed: str
+
+    @property
+    def size(self) -> Size:
+        """Stored canvases are concrete numbers, so they come back as a custom size."""
+        return Size.AUTO if self.width is None else Size.CUSTOM
+
+
+def to_request(values: PanelValues) -> GenerationRequest:
+    """The request that `values` ask for.
+
+    Raises InvalidRequest with every problem at once, those of the fields and those of the model's rules.
+    """
+    problems: list[Problem] = []
+    num_frames = _num_frames(values.duration_s, problems)
+    width, height, ratio = _canvas(values, problems)
+    sampling = Sampling(
+        num_frames=num_frames,
+        width=width,
+        height=height,
+        ratio=ratio,
+        num_inference_steps=_steps(values.steps, problems),
+        seed=_seed(values.seed, problems),
+    )
+    frames = values.mode is Mode.FRAMES
+    request = GenerationRequest(
+        prompt=values.prompt or "",
+        first_frame=values.first_frame.path if frames and values.first_frame else None,
+        last_frame=values.last_frame.path if frames and values.last_frame else None,
+        references=_references(values),
+        sampling=sampling,
+    )
+    problems += limits.validate(request, reports(values))
+    if problems:
+        raise InvalidRequest(tuple(problems))
+    return request
+
+
+def reports(values: PanelValues) -> dict[Path, MediaReport]:
+    """The probed reports of every file the page holds, by path."""
+    items = [values.first_frame, values.last_frame, *values.references]
+    return {item.path: item.report for item in items if item is not None}
+
+
+def tags(references: tuple[MediaItem, ...]) -> tuple[tuple[str, ...], ...]:
+    """The prompt tags of each reference, in order."""
+    return limits.reference_tags((item.report.kind, item.report.audio_codec is not None) for item in references)
+
+
+def from_request(request: GenerationRequest) -> StoredValues:
+    """Panel values that make `request` again: the same frames, canvas, steps and seed."""
+    sampling = request.sampling
+    mode = Mode.TEXT
+    if request.references:
+        mode = Mode.REFERENCES
+    elif request.first_frame is not None or request.last_frame is not None:
+        mode = Mode.FRAMES
+    return StoredValues(
+        prompt=request.prompt,
+        mode=mode,
+        first_frame=request.first_frame,
+        last_frame=request.last_frame,
+        references=request.references,
+        width=sampling.width,
+        height=sampling.height,
+        ratio=sampling.ratio if sampling.ratio in limits.RATIOS else AUTO_RATIO,
+        duration_s=duration_for_frames(sampling.num_frames),
+        steps=sampling.num_inference_steps,
+        seed="" if sampling.seed is None else str(sampling.seed),
+    )
+
+
+def duration_for_frames(num_frames: int) -> float:
+    """Seconds on the slider that snap to `num_frames`: whole ones first, else half ones (107 -> 4, 209 -> 8.5)."""
+    halves = range(round(limits.MIN_DURATION_S / DURATION_STEP_S), round(limits.MAX_DURATION_S / DURATION_STEP_S) + 1)
+    fitting = [half / 2 for half in halves if limits.num_frames_for_duration(half / 2) == num_frames]
+    whole = [seconds for seconds in fitting if seconds == int(seconds)]
+    if not fitting:
+        return min(max(num_frames / 24, limits.MIN_DURATION_S), limits.MAX_DURATION_S)
+    return (whole or fitting)[-1]
+
+
+def move(items: tuple[MediaItem, ...], index: int, by: int) -> tuple[MediaItem, ...]:
+    """`items` with the one at `index` moved `by` places; unchanged where there is no such place."""
+    target = index + by
+    if not (0 <= index < len(items) and 0 <= target < len(items)):
+        return items
+    reordered = list(items)
+    reordered.insert(target, reordered.pop(index))
+    return tuple(reordered)
+
+
+def trim(item: MediaItem, field: str, text: str) -> MediaItem:
+    """`item` with `start` or `length` set from what was typed; empty text means from the start, or to the end.
+
+    Raises InvalidRequest where the text is no number of seconds.
+    """
+    cleaned = text.strip().replace(",", ".")
+    try:
+        seconds = float(cleaned) if cleaned else None
+    except ValueError:
+        seconds = -1.0
+    if seconds is not None and not 0 <= seconds < 36_000:
+        problem = Problem(
+            field=f"{item.path.name} {field}", value=text, rule="must be seconds", way_out="for example 2.5"
+        )
+        raise InvalidRequest((problem,))
+    if field == "start":
+        return dataclasses.replace(item, start_s=seconds or 0.0)
+    return dataclasses.replace(item, length_s=seconds or None)
+
+
+def _references(values: PanelValues) -> tuple[Reference, ...]:
+    if values.mode is not Mode.REFERENCES:
+        return ()
+    return tuple(
+        Reference(
+            path=item.path,
+            kind=item.report.kind,
+            start_s=item.start_s if item.report.kind is not ReferenceKind.IMAGE else 0.0,
+            length_s=item.length_s if item.report.kind is not ReferenceKind.IMAGE else None,
+        )
+        for item in values.references
+    )
+
+
+def _num_frames(duration_s: float | None, problems: list[Problem]) -> int:
+    if duration_s is None:
+        problems.append(Problem(field="duration", value="", rule="must be 4 to 15 seconds", way_out="move the slider"))
+        return limits.MIN_FRAMES
+    try:
+        return limits.num_frames_for_duration(duration_s)
+    except InvalidRequest as error:
+        problems += error.problems
+        return limits.MIN_FRAMES
+
+
+def _canvas(values: PanelValues, problems: list[Problem]) -> tuple[int | None, int | None, str | None]:
+    """(width, height, ratio): one of both ways; what neither says the backend takes from keyframe and quality."""
+    if values.size is Size.AUTO:
+        return None, None, None if values.ratio == AUTO_RATIO else values.ratio
+    width, height = _whole("width", values.width, problems), _whole("height", values.height, problems)
+    return (None, None, None) if width is None or height is None else (width, height, None)
+
+
+def _whole(field: str, number: float | None, problems: list[Problem]) -> int | None:
+    if number is None or number != int(number):
+        shown = "" if number is None else f"{number:g}"
+        problems.append(Problem(field=field, value=shown, rule="must be a whole number of pixels", way_out="e.g. 768"))
+        return None
+    return int(number)
+
+
+def _steps(steps: float | None, problems: list[Problem]) -> int:
+    if steps is None or steps != int(steps):
+        shown = "" if steps is None else f"{steps:g}"
+        rule = f"must be a whole number, {limits.MIN_STEPS} to {limits.MAX_STEPS}"
+        problems.append(Problem(field="steps", value=shown, rule=rule, way_out="50 is the released recipe"))
+        return limits.MIN_STEPS
+    return int(steps)
+
+
+def _seed(text: str, problems: list[Problem]) -> int | None:
+    cleaned = (text or "").strip().replace(" ", "")
+    if cleaned in ("", "-1"):
+        return None
+    try:
+        return int(cleaned)
+    except ValueError:
+        rule = "must be a whole number"
+        problems.append(Problem(field="seed", value=text, rule=rule, way_out="leave it empty for a random seed"))
+        return None

@@ -1,0 +1,454 @@
+"""What happens when something is pressed, dropped or typed: calls of the backend and the updates they lead to.
+
+Handlers only submit and watch; they are wired to components in `h3ui.page` and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+
+from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, Problem
+from backend.jobs.records import JobRecord, JobState
+from backend.types import FPS, JobId, Stage
+from h3ui import form, markup, watch
+from h3ui.form import MediaItem, Mode, PanelValues, Size
+from h3ui.panels import canvas, gallery, hardware, keyframes, models, prompt, queue, references, result, sampling
+from h3ui.render import JobView
+
+if TYPE_CHECKING:
+    from backend.api import Backend, Plan
+
+Updates = dict[Any, Any]
+PLANNING_PROMPT = "a prompt"  # stands in while the field is empty: shape and length do not depend on it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panels:
+    """Every panel of the page, and what is kept for one tab."""
+
+    prompt: prompt.PromptPanel
+    mode: gr.Radio
+    keyframes: keyframes.KeyframesPanel
+    references: references.ReferencesPanel
+    canvas: canvas.CanvasPanel
+    sampling: sampling.SamplingPanel
+    hardware: hardware.HardwarePanel
+    result: result.ResultPanel
+    queue: queue.QueuePanel
+    gallery: gallery.GalleryPanel
+    models: models.ModelsPanel
+    problems: gr.HTML
+    status: gr.HTML
+    tabs: gr.Tabs
+    session: gr.BrowserState
+    last_job: gr.BrowserState
+    job: gr.State
+
+
+def owner_of(session: object, request: gr.Request | None) -> str:
+    """Who a tab belongs to: the logged-in user, else the random id its browser keeps. Never the administrator."""
+    if request is not None and getattr(request, "username", None):
+        return f"user:{request.username}"
+    return f"session:{session or 'nobody'}"
+
+
+class Handlers:
+    """Handlers of one page; they hold the backend and no state of any tab but who is watching."""
+
+    def __init__(self, backend: Backend, panels: Panels) -> None:
+        self.backend = backend
+        self.panels = panels
+        self.watchers = watch.Watchers()
+
+    # Reading the panels
+
+    def values(self, data: Mapping[Any, Any]) -> PanelValues:
+        """Panel values out of Gradio's dictionary of components."""
+        p = self.panels
+        return PanelValues(
+            prompt=data[p.prompt.text] or "",
+            mode=Mode(data[p.mode]),
+            first_frame=data[p.keyframes.slots["first"].item],
+            last_frame=data[p.keyframes.slots["last"].item],
+            references=tuple(data[p.references.items] or ()),
+            ratio=data[p.canvas.ratio] or form.AUTO_RATIO,
+            size=Size(data[p.canvas.size]),
+            width=data[p.canvas.width],
+            height=data[p.canvas.height],
+            duration_s=data[p.canvas.duration],
+            steps=data[p.sampling.steps],
+            seed=data[p.sampling.seed] or "",
+            quality=data[p.sampling.quality],
+        )
+
+    def preset(self, data: Mapping[Any, Any]) -> str | None:
+        """The preset that was chosen by hand, None for the automatic one."""
+        chosen = data[self.panels.hardware.override]
+        return None if chosen in (None, hardware.AUTO) else chosen
+
+    # Submit
+
+    def generate(self, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """Submit what the panels hold; the new job is shown, or every problem is."""
+        p = self.panels
+        owner = owner_of(data[p.session], request)
+        values, preset = self.values(data), self.preset(data)
+        try:
+            asked = form.to_request(values)
+            job = self.backend.submit(asked, owner=owner, preset=preset, quality=values.quality)
+        except H3Error as error:
+            return {p.problems: problems_html(error)}
+        return {p.problems: "", **self.show(job, owner)}
+
+    def show(self, job: JobId, owner: str) -> Updates:
+        """Make `job` the one in the light."""
+        p = self.panels
+        return {p.job: job, p.last_job: job, **self.look(job, owner), p.queue.rows: self.queue_html(owner, job)}
+
+    def look(self, job: JobId, owner: str) -> Updates:
+        """One look at `job`, without following it."""
+        try:
+            return self.picture(self.backend.job(job, owner=owner), watch.whole_view(self.backend, job, owner), owner)
+        except JobNotFound as error:
+            missing = f"{error}. Jobs belong to the browser, or the user, that made them."
+            return {
+                self.panels.result.live: gr.update(value=result.missing_html(missing), visible=True),
+                self.panels.result.player: gr.update(value="", visible=False),
+            }
+
+    def picture(self, record: JobRecord, view: JobView, owner: str, decode_s: float | None = None) -> Updates:
+        """The result panel for one state of a job."""
+        p = self.panels
+        view = result.snapshot(record, view)
+        done = record.state is JobState.SUCCEEDED
+        token = self.backend.file_token(record.id, owner=owner) if done else ""
+        player = result.player_html(record, view, token)
+        return {
+            p.result.live: result.live_html(record, view, result.now(), decode_s),
+            p.result.player: gr.update(value=player, visible=bool(player)),
+        }
+
+    # Watch
+
+    async def watch(self, job: str | None, session: object, request: gr.Request) -> AsyncIterator[Updates]:
+        """Follow the job of this tab until its end; Gradio closes this generator when the tab is left."""
+        if not job:
+            return
+        p, owner, tab = self.panels, owner_of(session, request), str(request.session_hash)
+        token = self.watchers.begin(tab)
+        decode_s: float | None = None
+        try:
+            async for record, view in watch.follow(self.backend, JobId(job), owner):
+                if decode_s is None and view.started_at:
+                    decode_s = self.expected_decode_s(record, owner)
+                if not self.watchers.beat(tab, token):
+                    return
+                yield self.picture(record, view, owner, decode_s)
+        except JobNotFound:
+            return  # deleted meanwhile: the handler that deleted it has changed the panel
+        self.watchers.end(tab, token, job)
+        yield {p.queue.rows: self.queue_html(owner, job), p.status: self.status_html()}
+
+    def tick(self, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """Every few seconds: status, queue, and the job itself where its watcher was lost."""
+        p = self.panels
+        owner, job, tab = owner_of(data[p.session], request), data[p.job], str(request.session_hash)
+        updates = {p.status: self.status_html(), p.queue.rows: self.queue_html(owner, job)}
+        if job and self.watchers.needs_help(tab, job):
+            updates |= self.look(JobId(job), owner)
+            try:
+                if self.backend.job(JobId(job), owner=owner).state.ended:
+                    self.watchers.helped(tab, job)
+            except JobNotFound:
+                self.watchers.helped(tab, job)
+        return updates
+
+    def expected_decode_s(self, record: JobRecord, owner: str) -> float | None:
+        """Seconds that decode and MP4 of `record` should take, from my last finished job on the same preset."""
+        finished = self.backend.history(owner=owner, limit=8, states=(JobState.SUCCEEDED,))
+        like = next((earlier for earlier in finished if earlier.preset == record.preset), None)
+        if like is None or not result.volume_of(like):
+            return None
+        view = watch.whole_view(self.backend, like.id, owner)
+        took = sum(view.stage_seconds(stage) or 0.0 for stage in (Stage.DECODE, Stage.MUX))
+        return took * result.volume_of(record) / result.volume_of(like)
+
+    # Loading the page
+
+    def restore(self, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """A page was opened: who is it, and which job was in the light."""
+        p = self.panels
+        session = data[p.session] or secrets.token_urlsafe(18)
+        owner = owner_of(session, request)
+        job = request.query_params.get("job") or data[p.last_job]
+        updates: Updates = {
+            p.session: session,
+            p.status: self.status_html(),
+            p.queue.rows: self.queue_html(owner, job),
+            p.models.rows: models.rows_html(self.backend.models()),
+            p.canvas.plan: self.plan_html(PanelValues(), None),
+        }
+        if not job:
+            return updates
+        updates |= {p.job: job, **self.look(JobId(job), owner)}
+        try:
+            record = self.backend.job(JobId(job), owner=owner)
+        except JobNotFound:
+            return updates
+        return updates | self.fill(record)
+
+    # Texts of small panels
+
+    def queue_html(self, owner: str, job: str | None) -> str:
+        """My running and waiting jobs."""
+        running = self.backend.history(owner=owner, states=(JobState.RUNNING,))
+        return queue.rows_html([*running, *self.backend.queue(owner=owner)], job)
+
+    def status_html(self) -> str:
+        """One pill: what the machine does now."""
+        status = self.backend.status()
+        words = {"starting": "Starting", "ready": "Ready", "busy": "Busy", "failed": "Not working"}
+        label = words.get(str(status.health), str(status.health))
+        kind = {"ready": "ok", "busy": "live", "failed": "bad"}.get(str(status.health), "")
+        waiting = f" · {status.queued} waiting" if status.queued else ""
+        paused = " · paused" if status.paused else ""
+        return (
+            f'<span class="pill {kind}" title="{markup.text(status.reason)}">{label}{waiting}{paused}</span>'
+            f'<span class="muted preset">{markup.text(status.preset)}</span>'
+        )
+
+    def gallery(self, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """The cards for the search and filter of the moment."""
+        p = self.panels
+        owner = owner_of(data[p.session], request)
+        return {p.gallery.cards: self.gallery_html(owner, data)}
+
+    def gallery_html(self, owner: str, data: Mapping[Any, Any], more: int = 0) -> str:
+        """Finished jobs as cards; `more` adds to how many are asked for."""
+        p = self.panels
+        shown, search = data[p.gallery.shown], (data[p.gallery.search] or "").strip()
+        count = data[p.gallery.count] + more
+        ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.INTERRUPTED)
+        states = {"succeeded": ended[:1], "favourite": ended[:1], "ended": ended[1:]}.get(shown, ended)
+        records = self.backend.history(owner=owner, limit=count + 1, states=states, search=search)
+        more_left = len(records) > count
+        if shown == "favourite":
+            records = [record for record in records if record.favourite]
+        tokens = {record.id: self.backend.file_token(record.id, owner=owner) for record in records[:count]}
+        return gallery.cards_html(records[:count], tokens, more_left, filtered=bool(search) or shown != "all")
+
+    def plan(self, data: dict[Any, Any]) -> Updates:
+        """The live line under the canvas."""
+        return {self.panels.canvas.plan: self.plan_html(self.values(data), self.preset(data))}
+
+    def plan_html(self, values: PanelValues, preset: str | None) -> str:
+        """What exactly these values make, or what is wrong with the fields of the canvas."""
+        planned = dataclasses.replace(values, prompt=values.prompt.strip() or PLANNING_PROMPT)
+        try:
+            asked = form.to_request(planned)
+            made: Plan = self.backend.plan(asked, preset=preset, probed=form.reports(planned), quality=planned.quality)
+        except H3Error as error:
+            return problems_html(error)
+        return canvas.plan_html(
+            canvas.Made(
+                width=made.width,
+                height=made.height,
+                num_frames=made.num_frames,
+                duration_s=made.num_frames / FPS,
+                num_forwards=made.num_forwards,
+            ),
+            made.notices,
+        )
+
+    # Media
+
+    def probe(self, path: str | Path) -> MediaItem:
+        """A dropped file with its report. Raises MediaRefused."""
+        return MediaItem(path=Path(path), report=self.backend.probe(Path(path)))
+
+    def drop_frame(self, name: str, path: str | None) -> Updates:
+        """A file fell into a keyframe's slot."""
+        slot = self.panels.keyframes.slots[name]
+        if path is None:
+            return {slot.item: None}
+        try:
+            item = self.probe(path)
+            if item.report.kind != "image":
+                raise MediaRefused(_not_a_picture(item))
+        except MediaRefused as error:
+            refusal = keyframes.card_html(name, None, str(error.problem))
+            return {
+                slot.item: None,
+                slot.drop: gr.update(value=None),
+                slot.card: gr.update(value=refusal, visible=True),
+            }
+        return self.frame_updates(name, item)
+
+    def frame_updates(self, name: str, item: MediaItem | None) -> Updates:
+        """Show `item` in a keyframe's slot, or the empty drop zone."""
+        slot = self.panels.keyframes.slots[name]
+        return {
+            slot.item: item,
+            slot.drop: gr.update(value=None, visible=item is None),
+            slot.card: gr.update(value=keyframes.card_html(name, item), visible=item is not None),
+        }
+
+    def drop_references(self, paths: list[str] | None, items: tuple[MediaItem, ...]) -> Updates:
+        """Files fell into the tray: probe each, keep the good ones, say why not of the others."""
+        p = self.panels.references
+        if not paths:
+            return {}
+        added, refusals = list(items or ()), []
+        for path in paths:
+            try:
+                added.append(self.probe(path))
+            except MediaRefused as error:
+                refusals.append(str(error.problem))
+        kept = tuple(added)
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals), p.drop: gr.update(value=None)}
+
+    def edit_tray(self, event: gr.EventData, items: tuple[MediaItem, ...]) -> Updates:
+        """Move, trim or remove a reference."""
+        p = self.panels.references
+        did = _clicked(event)
+        index = int(did.get("index", -1))
+        kept, refusals = tuple(items or ()), []
+        if not 0 <= index < len(kept):
+            return {}
+        if did["action"] in ("up", "down"):
+            kept = form.move(kept, index, -1 if did["action"] == "up" else 1)
+        elif did["action"] == "remove":
+            kept = kept[:index] + kept[index + 1 :]
+        elif did["action"] == "trim":
+            try:
+                kept = (*kept[:index], form.trim(kept[index], did["field"], did["value"]), *kept[index + 1 :])
+            except InvalidRequest as error:
+                refusals = [str(problem) for problem in error.problems]
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals)}
+
+    # Jobs: open, cancel, again, settings, keep, delete
+
+    def act(self, event: gr.EventData, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """A button of the result, the queue or a card."""
+        did = _clicked(event)
+        owner = owner_of(data[self.panels.session], request)
+        if did.get("action") == "more":
+            count = data[self.panels.gallery.count] + gallery.PAGE_SIZE
+            cards = self.gallery_html(owner, data, gallery.PAGE_SIZE)
+            return {self.panels.gallery.count: count, self.panels.gallery.cards: cards}
+        job = JobId(did.get("job", ""))
+        try:
+            return self._act(did, job, owner, data)
+        except H3Error as error:
+            return {self.panels.problems: problems_html(error), self.panels.queue.rows: self.queue_html(owner, job)}
+
+    def _act(self, did: dict[str, str], job: JobId, owner: str, data: dict[Any, Any]) -> Updates:
+        p = self.panels
+        match did.get("action"):
+            case "open":
+                return {**self.show(job, owner), p.tabs: gr.update(selected="studio")}
+            case "cancel":
+                self.backend.cancel(job, owner=owner)
+                return {p.queue.rows: self.queue_html(owner, data[p.job])}
+            case "retry":
+                return self.show(self.backend.retry(job, owner=owner), owner)
+            case "reseed":
+                return self.show(self.backend.duplicate(job, owner=owner), owner)
+            case "reorder":
+                self.backend.reorder(job, int(did["position"]), owner=owner)
+                return {p.queue.rows: self.queue_html(owner, data[p.job])}
+            case "settings":
+                return {**self.fill(self.backend.job(job, owner=owner)), p.tabs: gr.update(selected="studio")}
+            case "favourite":
+                record = self.backend.job(job, owner=owner)
+                self.backend.set_favourite(job, not record.favourite, owner=owner)
+                return {p.gallery.cards: self.gallery_html(owner, data)}
+            case "delete":
+                self.backend.delete(job, owner=owner)
+                updates: Updates = {p.gallery.cards: self.gallery_html(owner, data)}
+                if data[p.job] == job:
+                    updates |= {p.job: None, p.last_job: None}
+                    updates |= {
+                        p.result.player: gr.update(value="", visible=False),
+                        p.result.live: result.cleared_html(self.backend.checkpoint().notice),
+                    }
+                return updates
+        return {}
+
+    def fill(self, record: JobRecord) -> Updates:
+        """Panel values that make a stored job again; its media are copied to where this page may show them."""
+        p = self.panels
+        stored = form.from_request(record.request)
+        size = stored.size
+        updates: Updates = {
+            p.prompt.text: stored.prompt,
+            p.prompt.hint: prompt.hint_html(stored.prompt),
+            p.mode: stored.mode.value,
+            p.keyframes.group: gr.update(visible=stored.mode is Mode.FRAMES),
+            p.references.group: gr.update(visible=stored.mode is Mode.REFERENCES),
+            p.canvas.size: size.value,
+            p.canvas.custom: gr.update(visible=size is Size.CUSTOM),
+            p.canvas.width: stored.width,
+            p.canvas.height: stored.height,
+            p.canvas.ratio: stored.ratio,
+            p.canvas.duration: stored.duration_s,
+            p.sampling.steps: stored.steps,
+            p.sampling.seed: stored.seed,
+            p.problems: "",
+        }
+        if record.quality in self.backend.quality_presets():
+            updates[p.sampling.quality] = record.quality
+        lost: list[str] = []
+        for name, path in (("first", stored.first_frame), ("last", stored.last_frame)):
+            updates |= self.frame_updates(name, self._reuse(record, path, lost) if path else None)
+        items = []
+        for reference in stored.references:
+            item = self._reuse(record, reference.path, lost)
+            if item is not None:
+                items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
+        updates |= {p.references.items: tuple(items), p.references.tray: references.tray_html(tuple(items), lost)}
+        return updates
+
+    def _reuse(self, record: JobRecord, path: Path, lost: list[str]) -> MediaItem | None:
+        name = Path(record.labels.get(path.name, path.name)).name
+        target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / name
+        try:
+            target.parent.mkdir(parents=True)
+            shutil.copyfile(path, target)
+            return self.probe(target)
+        except (OSError, MediaRefused) as error:
+            lost.append(f"{name}: {error}")
+            return None
+
+
+def problems_html(error: H3Error) -> str:
+    """What is wrong, in the words of the error."""
+    if isinstance(error, InvalidRequest):
+        return markup.problems(error.problems)
+    if isinstance(error, MediaRefused):
+        return markup.problems([error.problem])
+    return markup.problems([str(error)], title="This cannot be done now")
+
+
+def _clicked(event: gr.EventData) -> dict[str, str]:
+    """What the button said of itself; everything in it is text from the page."""
+    data = getattr(event, "_data", None)
+    return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
+
+
+def _not_a_picture(item: MediaItem) -> Problem:
+    return Problem(
+        field="frame",
+        value=item.path.name,
+        rule=f"must be a picture, this is {item.report.kind}",
+        way_out="use it as a reference instead",
+    )

@@ -1,0 +1,252 @@
+"""The page: where each panel stands, and every event of every component, wired here and nowhere else.
+
+It knows layout and wiring; what a handler does is `h3ui.handlers`.
+"""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+
+from backend import limits
+from h3ui import markup
+from h3ui.form import Mode, Size
+from h3ui.handlers import Handlers, Panels
+from h3ui.panels import (
+    canvas,
+    gallery,
+    hardware,
+    keyframes,
+    logs,
+    models,
+    prompt,
+    queue,
+    references,
+    result,
+    sampling,
+)
+
+if TYPE_CHECKING:
+    from backend.api import Backend
+
+TICK_S = 2.5
+STORAGE_SECRET = "h3-studio"  # obscures what a browser keeps; it is no access control and must outlive restarts
+QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+MODES = (("Text", Mode.TEXT.value), ("First & last frame", Mode.FRAMES.value), ("References", Mode.REFERENCES.value))
+HEADER = (
+    '<div class="brand"><img src="studio/favicon.svg" alt="" width="30" height="30"><h1>H3 Studio</h1>'
+    '<span class="muted tagline">video with sound, from MiniMax-H3</span></div>'
+)
+THEME_BUTTON = (
+    '<button type="button" class="btn icon" data-theme-toggle aria-label="Light or dark" title="Light or dark">'
+    f"{markup.icon('theme')}</button>"
+)
+
+
+def build(backend: Backend) -> gr.Blocks:
+    """The whole page on `backend`. Mount it with `h3ui.serve`, which brings theme, style and script."""
+    choice, checkpoint = backend.choice(), backend.checkpoint()
+    with gr.Blocks(title="H3 Studio", analytics_enabled=False, delete_cache=(3600, 86_400), fill_width=True) as demo:
+        session = gr.BrowserState(None, storage_key="h3-session", secret=STORAGE_SECRET)
+        last_job = gr.BrowserState(None, storage_key="h3-job", secret=STORAGE_SECRET)
+        job = gr.State(None)
+        timer = gr.Timer(TICK_S)
+        with gr.Row(elem_classes="topbar"):
+            gr.HTML(HEADER, apply_default_css=False)
+            status = gr.HTML("", apply_default_css=False, elem_id="status")
+            gr.HTML(THEME_BUTTON, apply_default_css=False, elem_id="theme")
+        with gr.Tabs(elem_id="sections") as tabs:
+            with gr.Tab("Studio", id="studio"), gr.Row(elem_classes="studio"):
+                with gr.Column(elem_classes="compose", min_width=320):
+                    with gr.Column(elem_classes="card"):
+                        prompt_panel = prompt.build()
+                        mode = gr.Radio(
+                            choices=MODES,
+                            value=Mode.TEXT.value,
+                            label="Made from",
+                            elem_id="mode",
+                            elem_classes="segmented",
+                        )
+                        keyframes_panel = keyframes.build()
+                        references_panel = references.build()
+                    with gr.Column(elem_classes="card"):
+                        canvas_panel = canvas.build()
+                    with gr.Column(elem_classes="card"):
+                        sampling_panel = sampling.build(backend.quality_presets(), checkpoint.default_steps)
+                    with gr.Accordion(
+                        f"Hardware: {choice.preset.title}", open=False, elem_classes="card", elem_id="hardware-card"
+                    ):
+                        hardware_panel = hardware.build(backend.presets(), choice)
+                    with gr.Column(elem_classes="submit"):
+                        problems = gr.HTML("", apply_default_css=False, elem_id="problems")
+                        generate = gr.Button("Generate", variant="primary", size="lg", elem_id="generate")
+                with gr.Column(elem_classes="watch", min_width=320):
+                    result_panel = result.build(checkpoint.notice)
+                    queue_panel = queue.build()
+            with gr.Tab("Gallery", id="gallery") as gallery_tab:
+                gallery_panel = gallery.build()
+            with gr.Tab("Models", id="models"):
+                models_panel = models.build()
+            with gr.Tab("Logs", id="logs") as logs_tab:
+                logs_panel = logs.build(choice.preset.world_size)
+        panels = Panels(
+            prompt=prompt_panel,
+            mode=mode,
+            keyframes=keyframes_panel,
+            references=references_panel,
+            canvas=canvas_panel,
+            sampling=sampling_panel,
+            hardware=hardware_panel,
+            result=result_panel,
+            queue=queue_panel,
+            gallery=gallery_panel,
+            models=models_panel,
+            problems=problems,
+            status=status,
+            tabs=tabs,
+            session=session,
+            last_job=last_job,
+            job=job,
+        )
+        handlers = Handlers(backend, panels)
+        fields = _fields(panels)
+        filled = _filled(panels)
+        _wire_compose(backend, panels, handlers, fields)
+        shown = {job, last_job, panels.result.live, panels.result.player, panels.queue.rows}
+        generate.click(
+            handlers.generate, inputs=fields | {session}, outputs=shown | {problems}, concurrency_limit=None, **QUIET
+        )
+        job.change(
+            handlers.watch,
+            inputs=[job, session],
+            outputs=list({panels.result.live, panels.result.player, panels.queue.rows, status}),
+            concurrency_limit=None,
+            trigger_mode="multiple",
+            **QUIET,
+        )
+        acting = {session, job, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
+        acted = shown | filled | {tabs, gallery_panel.cards, gallery_panel.count}
+        for panel in (result_panel.live, result_panel.player, queue_panel.rows, gallery_panel.cards):
+            panel.click(handlers.act, inputs=acting, outputs=acted, trigger_mode="multiple", **QUIET)
+        listed = {session, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
+        gr.on(
+            [gallery_tab.select, gallery_panel.search.change, gallery_panel.shown.change],
+            handlers.gallery,
+            inputs=listed,
+            outputs={gallery_panel.cards},
+            trigger_mode="always_last",
+            **QUIET,
+        )
+        gr.on(
+            [logs_tab.select, logs_panel.rank.change, logs_panel.refresh.click],
+            lambda rank: backend.log_tail(rank=int(rank)),
+            inputs=logs_panel.rank,
+            outputs=logs_panel.tail,
+            **QUIET,
+        )
+        timer.tick(
+            handlers.tick,
+            inputs={session, job},
+            outputs={status, panels.queue.rows, panels.result.live, panels.result.player},
+            concurrency_limit=None,
+            **QUIET,
+        )
+        demo.load(
+            handlers.restore,
+            inputs={session, last_job},
+            outputs=shown | filled | {session, status, panels.models.rows, panels.canvas.plan},
+            **QUIET,
+        )
+    return demo
+
+
+def _fields(p: Panels) -> set[Any]:
+    """Every component that a request is made of."""
+    return {
+        p.prompt.text,
+        p.mode,
+        *(slot.item for slot in p.keyframes.slots.values()),
+        p.references.items,
+        p.canvas.ratio,
+        p.canvas.size,
+        p.canvas.width,
+        p.canvas.height,
+        p.canvas.duration,
+        p.sampling.quality,
+        p.sampling.steps,
+        p.sampling.seed,
+        p.hardware.override,
+    }
+
+
+def _filled(p: Panels) -> set[Any]:
+    """Every component that a stored job fills."""
+    slots = [part for slot in p.keyframes.slots.values() for part in (slot.drop, slot.card)]
+    more = {p.prompt.hint, p.keyframes.group, p.references.group, p.references.tray, p.canvas.custom, p.problems}
+    return (_fields(p) - {p.hardware.override}) | more | set(slots)
+
+
+def _wire_compose(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> None:
+    """Events of the left column: they change what is on the page and submit nothing."""
+    p.prompt.text.change(
+        prompt.hint_html, inputs=p.prompt.text, outputs=p.prompt.hint, trigger_mode="always_last", **QUIET
+    )
+    p.prompt.hint.click(_example, outputs=p.prompt.text, **QUIET)
+    p.mode.change(
+        lambda mode: (gr.update(visible=mode == Mode.FRAMES), gr.update(visible=mode == Mode.REFERENCES)),
+        inputs=p.mode,
+        outputs=[p.keyframes.group, p.references.group],
+        **QUIET,
+    )
+    for name, slot in p.keyframes.slots.items():
+        slot.drop.upload(
+            functools.partial(handlers.drop_frame, name),
+            inputs=slot.drop,
+            outputs={slot.item, slot.drop, slot.card},
+            **QUIET,
+        )
+        slot.card.click(
+            functools.partial(handlers.frame_updates, name, None), outputs={slot.item, slot.drop, slot.card}, **QUIET
+        )
+    p.references.drop.upload(
+        handlers.drop_references,
+        inputs=[p.references.drop, p.references.items],
+        outputs={p.references.items, p.references.tray, p.references.drop},
+        **QUIET,
+    )
+    p.references.tray.click(
+        handlers.edit_tray, inputs=[p.references.items], outputs={p.references.items, p.references.tray}, **QUIET
+    )
+    p.canvas.size.change(
+        lambda size: gr.update(visible=size == Size.CUSTOM), inputs=p.canvas.size, outputs=p.canvas.custom, **QUIET
+    )
+    p.sampling.quality.input(
+        functools.partial(_quality, backend),
+        inputs=p.sampling.quality,
+        outputs=[p.sampling.about, p.sampling.steps],
+        **QUIET,
+    )
+    p.sampling.dice.click(lambda: str(secrets.randbelow(2**31)), outputs=p.sampling.seed, **QUIET)
+    p.sampling.random.click(lambda: "", outputs=p.sampling.seed, **QUIET)
+    planned = fields - {p.prompt.text, p.sampling.seed}
+    gr.on(
+        [field.change for field in planned],
+        handlers.plan,
+        inputs=fields,
+        outputs={p.canvas.plan},
+        trigger_mode="always_last",
+        **QUIET,
+    )
+
+
+def _example(event: gr.EventData) -> str:
+    index = int((event._data or {}).get("index", 0))
+    return prompt.EXAMPLES[index % len(prompt.EXAMPLES)][1]
+
+
+def _quality(backend: Backend, name: str) -> tuple[str, int]:
+    preset = backend.quality_presets()[name]
+    return sampling.about_html(preset), min(max(preset.num_inference_steps, limits.MIN_STEPS), limits.MAX_STEPS)

@@ -1,0 +1,192 @@
+"""One job in the light: its progress while it runs, its video when it is done, its reason when it failed.
+
+It knows a JobView and a JobRecord; following the events is `h3ui.watch`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+
+import gradio as gr
+
+from backend.jobs.records import JobRecord, JobState
+from backend.types import FPS
+from h3ui import markup, render
+from h3ui.render import JobView
+
+PILLS = {"succeeded": "ok", "failed": "bad", "running": "live"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultPanel:
+    """Components of the result: what is going on, and the finished video."""
+
+    live: gr.HTML
+    player: gr.HTML
+
+
+def build(notice: str) -> ResultPanel:
+    """Create the components in the current layout block."""
+    player = gr.HTML(
+        "", js_on_load=markup.CLICKS, apply_default_css=False, elem_id="player", elem_classes="card", visible=False
+    )
+    live = gr.HTML(
+        empty_html(notice), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="live", elem_classes="card"
+    )
+    return ResultPanel(live=live, player=player)
+
+
+def empty_html(notice: str) -> str:
+    """What to do when no job is shown, and what the model wants people to know of it."""
+    waiting = markup.empty("Your video appears here", "Write a prompt, then press Generate.")
+    return waiting + (markup.note(notice, "warn") if notice else "")
+
+
+def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | None = None) -> str:
+    """Progress of a job, or how it ended."""
+    began = view.started_at or record.started_at
+    ended = view.finished_at or record.finished_at
+    elapsed = f"{render.duration(max((ended or now) - began, 0.0))}" if began else ""
+    head = (
+        f'<div class="live-head"><div><span class="pill {PILLS.get(view.state, "")}">{markup.text(view.state)}</span>'
+        f'<h2 aria-live="polite">{markup.text(render.headline(view))}</h2></div>'
+        f'<span class="muted num">{elapsed}</span></div>'
+    )
+    title = f'<p class="job-title">{markup.text(record.title)}</p>'
+    body = "" if view.state == "succeeded" else _progress(view, now, decode_s)
+    notices = "".join(markup.note(message, "warn") for message in view.notices)
+    rest = f"{_timeline(view)}{_chart(view)}{notices}{_ending(record, view)}{_actions(record, view)}"
+    return f'<div data-shown="{markup.text(record.id)}">{head}{title}{body}{rest}</div>'
+
+
+def _progress(view: JobView, now: float, decode_s: float | None) -> str:
+    if view.state not in ("running", "queued"):
+        return ""
+    percent = render.fraction(view, decode_s) * 100
+    unsure = " unsure" if view.state == "running" and percent == 0 else ""
+    told = " · ".join(markup.text(fact) for fact in render.facts(view, now, decode_s))
+    return (
+        f'<div class="bar{unsure}" role="progressbar" aria-label="Progress" aria-valuemin="0" aria-valuemax="100" '
+        f'aria-valuenow="{percent:.0f}"><span style="width:{percent:.1f}%"></span></div>'
+        f'<p class="facts num">{told or "&nbsp;"}</p>'
+    )
+
+
+def _timeline(view: JobView) -> str:
+    rows = []
+    for row in render.timeline(view):
+        took = render.duration(row.seconds) if row.seconds is not None else ""
+        mark = markup.icon("check") if row.state == "done" else markup.icon("close") if row.state == "stopped" else ""
+        rows.append(
+            f'<li class="{row.state}"><span class="dot">{mark}</span><span>{row.label}</span>'
+            f'<span class="num muted">{took}</span></li>'
+        )
+    return f'<ol class="timeline" aria-label="Stages">{"".join(rows)}</ol>'
+
+
+def _chart(view: JobView) -> str:
+    """Seconds of each step as bars, once there are a few."""
+    if len(view.step_seconds) < 3 or view.state == "succeeded":
+        return ""
+    tallest = max(view.step_seconds) or 1.0
+    bars = "".join(f'<i style="height:{max(seconds / tallest * 100, 4):.0f}%"></i>' for seconds in view.step_seconds)
+    rest = "".join("<i></i>" for _ in range(view.steps - len(view.step_seconds)))
+    return f'<div class="chart" role="img" aria-label="Seconds of each step, at most {tallest:.2f}">{bars}{rest}</div>'
+
+
+def _ending(record: JobRecord, view: JobView) -> str:
+    reason = view.reason or record.error or ""
+    if view.state == "failed":
+        tail = ""
+        if view.log_tail:
+            tail = (
+                "<details><summary>The worker's own words</summary>"
+                f'<pre class="log" tabindex="0">{markup.text(view.log_tail)}</pre></details>'
+            )
+        return markup.problems([reason], title="What went wrong") + tail
+    if view.state in ("cancelled", "interrupted") and reason:
+        return markup.note(reason, "warn")
+    return ""
+
+
+def _actions(record: JobRecord, view: JobView) -> str:
+    if view.state in ("queued", "running"):
+        return f'<div class="actions-row">{markup.button("Cancel", "cancel", symbol="close", job=record.id)}</div>'
+    if view.state == "succeeded":
+        return ""
+    again = markup.button("Run again", "retry", symbol="retry", kind="primary", job=record.id)
+    reuse = markup.button("Use these settings", "settings", symbol="settings", job=record.id)
+    return f'<div class="actions-row">{again}{reuse}</div>'
+
+
+def player_html(record: JobRecord, view: JobView, token: str) -> str:
+    """The finished video with its report line and what can be done with it; empty before that."""
+    if record.state is not JobState.SUCCEEDED:
+        return ""
+    sampling = record.request.sampling
+    source = file_url(record, "video.mp4", token)
+    shape = f"aspect-ratio:{sampling.width}/{sampling.height}" if sampling.width and sampling.height else ""
+    name = f"h3-{record.id}.mp4"
+    buttons = (
+        markup.link("Download", source, symbol="download", download=name)
+        + markup.button("Use these settings", "settings", symbol="settings", job=record.id)
+        + markup.button("Another seed", "reseed", symbol="dice", job=record.id)
+        + markup.link("Details", file_url(record, "video.json", token), symbol="info", download=f"h3-{record.id}.json")
+    )
+    return (
+        f'<video id="result-video" controls playsinline loop preload="auto" src="{markup.text(source)}" '
+        f'style="{shape}" aria-label="{markup.text(record.title)}"></video>'
+        f'<p class="report num">{report_line(record, view)}</p><div class="actions-row">{buttons}</div>'
+    )
+
+
+def file_url(record: JobRecord, name: str, token: str) -> str:
+    """Where the program serves a file of a job; relative, so it works behind a path prefix."""
+    return f"files/{record.id}/{name}?token={token}"
+
+
+def report_line(record: JobRecord, view: JobView | None = None) -> str:
+    """Size, length, seed, forwards, time and preset of a job in one line of escaped text."""
+    sampling = record.request.sampling
+    told = [
+        f"{sampling.width} × {sampling.height}",
+        f"{sampling.num_frames} frames, {sampling.num_frames / FPS:.2f} s",
+        f"seed {sampling.seed}",
+        f"{sampling.num_inference_steps - 1} forwards",
+    ]
+    began = (view.started_at if view else None) or record.started_at
+    ended = (view.finished_at if view else None) or record.finished_at
+    if began and ended:
+        told.append(f"made in {render.duration(ended - began)}")
+    told.append(record.preset)
+    return " · ".join(markup.text(part) for part in told)
+
+
+def cleared_html(notice: str) -> str:
+    """The empty state after a job was in the light; it also takes the job out of the address."""
+    return f'<div data-shown="">{empty_html(notice)}</div>'
+
+
+def missing_html(reason: str) -> str:
+    """When the job of a link is not there."""
+    return markup.empty("This job is not here", reason, "info")
+
+
+def volume_of(record: JobRecord) -> int:
+    """Pixels of the whole video, 0 while the canvas is unknown."""
+    sampling = record.request.sampling
+    return (sampling.width or 0) * (sampling.height or 0) * sampling.num_frames
+
+
+def snapshot(record: JobRecord, view: JobView) -> JobView:
+    """`view` with the state of the record where no event told it yet (a job just submitted)."""
+    if view.seq or view.terminal:
+        return view
+    return dataclasses.replace(view, state=record.state.value, position=record.position)
+
+
+def now() -> float:
+    """Unix seconds."""
+    return time.time()

@@ -1,0 +1,62 @@
+"""How the video is sampled: a quality to start from, steps, and the seed.
+
+It knows the fields; qualities come from the backend's presets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import gradio as gr
+
+from backend import limits
+from backend.presets import QualityPreset
+from h3ui import markup
+
+DEFAULT_QUALITY = "standard"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingPanel:
+    """Components of sampling."""
+
+    quality: gr.Radio
+    about: gr.HTML
+    steps: gr.Slider
+    seed: gr.Textbox
+    dice: gr.Button
+    random: gr.Button
+
+
+def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> SamplingPanel:
+    """Create the components in the current layout block; `steps_at_first` is what suits the model."""
+    chosen = DEFAULT_QUALITY if DEFAULT_QUALITY in qualities else next(iter(qualities))
+    quality = gr.Radio(
+        choices=[(preset.title, name) for name, preset in qualities.items()],
+        value=chosen,
+        label="Quality",
+        elem_id="quality",
+        elem_classes="segmented",
+    )
+    about = gr.HTML(about_html(qualities[chosen]), apply_default_css=False)
+    with gr.Row(elem_classes="fields"):
+        steps = gr.Slider(
+            limits.MIN_STEPS,
+            100,
+            value=steps_at_first,
+            step=1,
+            label="Steps (one forward fewer is run)",
+            elem_id="steps",
+        )
+        with gr.Column(min_width=200, elem_classes="seed"):
+            seed = gr.Textbox(label="Seed", placeholder="random", max_lines=1, elem_id="seed")
+            with gr.Row(elem_classes="seed-buttons"):
+                dice = gr.Button("New number", size="sm", elem_id="dice", min_width=60)
+                random = gr.Button("Random each time", size="sm", elem_id="random-seed", min_width=60)
+    return SamplingPanel(quality=quality, about=about, steps=steps, seed=seed, dice=dice, random=random)
+
+
+def about_html(preset: QualityPreset) -> str:
+    """One sentence about a quality."""
+    return f'<p class="muted about">{markup.text(preset.description)}</p>'

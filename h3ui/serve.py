@@ -1,0 +1,179 @@
+"""The server: HTTP routes of the backend, the page beside them, one port, and an orderly end.
+
+It knows uvicorn and Gradio's mounting; it starts no job and loads no model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from backend.errors import Unavailable
+from backend.settings import Settings
+from h3ui.markup import ASSETS_DIR
+
+if TYPE_CHECKING:
+    from backend.api import Backend
+
+MAX_UPLOAD = "1gb"  # a 15 s reference clip from a camera is a few hundred MB
+GRACE_S = 3  # open event streams get this long when the program ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """Where and how the page is served. `auth` holds (user, password) pairs; a share link needs some."""
+
+    host: str = "127.0.0.1"
+    port: int = 7860
+    share: bool = False
+    auth: tuple[tuple[str, str], ...] = ()
+    open_browser: bool = False
+
+
+def serve(backend: Backend, settings: Settings, options: ServeOptions, announce: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or Ctrl-C, then close the backend. `announce` gets the address once the port is open.
+
+    Raises Unavailable when the port is taken or a share link is asked for without a password.
+    """
+    if options.share and not options.auth:
+        raise Unavailable("share: a public link needs a password; give --auth USER:PASSWORD as well")
+    _probe_port(options)
+    try:
+        server = _Server(build_app(backend, settings, options), options, announce)
+        server.run()
+    finally:
+        backend.close()
+
+
+def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> FastAPI:
+    """The application: `/health`, `/ready`, `/files`, `/studio` (assets) and the page at `/`."""
+    prepare_process(settings)
+    import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
+
+    from backend.http import routers
+    from h3ui import page, theme
+
+    app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)
+    for router in routers(backend):
+        app.include_router(router)
+    app.mount("/studio", StaticFiles(directory=ASSETS_DIR), name="studio")
+    demo = page.build(backend)
+    demo.queue(max_size=None, default_concurrency_limit=8)
+    script = (ASSETS_DIR / "studio.js").read_text(encoding="utf-8")
+    return gr.mount_gradio_app(
+        app,
+        demo,
+        path="/",
+        server_name=options.host,
+        server_port=options.port,
+        auth=list(options.auth) or None,
+        auth_message="H3 Studio",
+        allowed_paths=[],
+        blocked_paths=[str(settings.jobs_dir), str(settings.database), str(settings.logs_dir)],
+        max_file_size=MAX_UPLOAD,
+        show_error=True,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        run_history=False,
+        footer_links=[],
+        favicon_path=str(ASSETS_DIR / "favicon.png"),
+        theme=theme.studio(),
+        css_paths=ASSETS_DIR / "studio.css",
+        head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{script}</script>',
+    )
+
+
+def prepare_process(settings: Settings) -> None:
+    """Uploads go to our folder, nothing is reported home, the working directory, which Gradio serves, is empty."""
+    settings.uploads_dir.mkdir(parents=True, exist_ok=True)
+    empty = settings.run_dir / "page"
+    empty.mkdir(parents=True, exist_ok=True)
+    os.environ["GRADIO_TEMP_DIR"] = str(settings.uploads_dir)
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    os.chdir(empty)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with our own signals: the first one ends in order, so that the backend is closed; the second at once."""
+
+    def __init__(self, app: FastAPI, options: ServeOptions, announce: Callable[[str], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                host=options.host,
+                port=options.port,
+                log_level="warning",
+                timeout_graceful_shutdown=GRACE_S,
+                timeout_keep_alive=5,
+            )
+        )
+        self._options = options
+        self._announce = announce
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours while serving: uvicorn's own raise the signal again at the end, which would kill us before the close."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self._stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the port, then say where."""
+        await super().startup(sockets=sockets)
+        if self.should_exit:
+            return
+        shown = "127.0.0.1" if self._options.host in ("0.0.0.0", "::") else self._options.host
+        url = f"http://{shown}:{self._options.port}"
+        self._announce(url)
+        if self._options.open_browser:
+            threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+        if self._options.share:
+            threading.Thread(target=self._share, daemon=True).start()
+
+    def _share(self) -> None:
+        from gradio import networking
+
+        try:
+            url = networking.setup_tunnel("127.0.0.1", self._options.port, secrets.token_urlsafe(32), None, None)
+        except (OSError, RuntimeError, ValueError) as error:
+            self._announce(f"no share link: {error}")
+        else:
+            self._announce(url)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def _probe_port(options: ServeOptions) -> None:
+    """Raises Unavailable in words before anything is built, instead of uvicorn's exit without a word."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((options.host, options.port))
+        except OSError as error:
+            raise Unavailable(
+                f"port={options.port}: {error.strerror or error} on {options.host}; choose another with --port"
+            ) from error

@@ -5,13 +5,14 @@ Knows presets, fleets and events; it does not know queues, jobs' rows or what th
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from backend.engines.base import Capabilities
-from backend.errors import EngineFailure
+from backend.errors import EngineFailure, NotNow
 from backend.events import TERMINAL, Cancelled, Event, Failed, StageFinished, StageStarted
 from backend.presets import HardwarePreset
 from backend.process.fleet import Fleet, FleetState
@@ -126,33 +127,36 @@ class FleetEngine:
                 self._fleet.close()  # abandoned half-way: what the ranks would say next belongs to nobody
 
     def _events(self, render: Render, cancelled: threading.Event) -> Iterator[Event]:
-        stage: Stage | None = None
-        try:
-            for event in self.start():
-                stage = Stage.LOAD
-                yield event
-                if cancelled.is_set():
-                    break
-        except EngineFailure as failure:
+        running: tuple[Fleet, Iterator[Event]] | None = None
+        while running is None:
+            try:
+                yield from self._up(cancelled)
+            except EngineFailure as failure:
+                if not cancelled.is_set():
+                    stage = failure.stage or Stage.LOAD
+                    yield Failed(reason=str(failure), rank=failure.rank, stage=stage, log_tail=failure.log_tail)
+                    return
             if cancelled.is_set():
                 yield Cancelled(stage=Stage.LOAD)
                 return
-            yield Failed(
-                reason=str(failure), rank=failure.rank, stage=failure.stage or stage, log_tail=failure.log_tail
-            )
-            return
-        fleet = self._fleet
-        if cancelled.is_set() or fleet is None:
-            if fleet is not None and fleet.state is FleetState.STARTING:
-                fleet.close()
-            yield Cancelled(stage=stage)
-            return
+            fleet = self._fleet
+            assert fleet is not None  # it was brought up above
+            with contextlib.suppress(NotNow):  # it died since, idle: a fresh one is brought up, or says why not
+                running = fleet, fleet.generate(render)
+        fleet, stream = running
         sent = False
-        for event in fleet.generate(render):
+        for event in stream:
             if cancelled.is_set() and not sent:  # it came between start and generate, when no rank had the job
                 sent = True
                 fleet.cancel(render.job)
             yield event
+
+    def _up(self, cancelled: threading.Event) -> Iterator[Event]:
+        for event in self.start():
+            yield event
+            if cancelled.is_set() and self._fleet is not None and self._fleet.state is FleetState.STARTING:
+                self._fleet.close()
+                return
 
     def _fresh(self) -> Fleet:
         with self._lock:

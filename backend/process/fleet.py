@@ -117,7 +117,7 @@ class Fleet:
     def generate(self, render: Render) -> Iterator[Event]:
         """Render on all ranks; the last event is terminal, also when the fleet breaks (Failed).
 
-        Raises NotNow unless the fleet is READY.
+        The ranks have their order when this returns. Raises NotNow unless the fleet is READY.
         """
         with self._lock:
             if self._state is not FleetState.READY:
@@ -127,6 +127,9 @@ class Fleet:
             self._watch.work(time.monotonic())
         for rank, child in enumerate(self._children):
             self._send(rank, child, Generate(render=render))
+        return self._relay()
+
+    def _relay(self) -> Iterator[Event]:
         while True:
             item = self._out.get()
             if isinstance(item, EngineFailure):

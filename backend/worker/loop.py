@@ -11,11 +11,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 import traceback
 from typing import Any
 
 from backend.errors import H3Error
-from backend.events import Cancelled, Failed, Succeeded
+from backend.events import Cancelled, Failed, StageStarted, Succeeded
 from backend.process import logs
 from backend.process.channel import Channel, ChannelError, Closed
 from backend.process.messages import Broken, Cancel, Command, Done, Generate, Pulse, Ready, Setup, Shutdown
@@ -66,12 +67,17 @@ class Rank:
         return 0
 
     def _serve(self, setup: Setup) -> None:
+        began = time.monotonic()
+        if setup.rank == 0:
+            self._channel.send(StageStarted(stage=Stage.LOAD, detail="loading libraries"))
         model = models.create(setup.model)
         info = model.load(setup, self._report)
+        loaded_s = time.monotonic() - began
         self._report.stage_now = None
         self._channel.send(Ready(rank=setup.rank, pid=os.getpid(), info=info))
         while isinstance(order := self._orders.get(), Generate):
-            self._report.begin(model.agree)
+            self._report.begin(model.agree, loaded_s)
+            loaded_s = 0.0  # the job that waited for it has it in its sidecar
             self._generate(model, order.render)
             self._report.stage_now = None
         model.close()
@@ -122,7 +128,7 @@ class Rank:
                 self._channel.send(pulse)
             except ChannelError:
                 return  # the reader sees the same end of the line and ends the process
-            threading.Event().wait(PULSE_S)
+            time.sleep(PULSE_S)
 
 
 def _last_line(error: Exception) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from backend.events import Event, FramesDone, LoadProgress, Notice, StageFinished, StageStarted, StepDone
 from backend.types import Stage
 
-# Every rank runs these in lockstep, so they can agree there. Later stages may run on one rank alone.
-SHARED_STAGES = (Stage.LOAD, Stage.ENCODE, Stage.DENOISE)
+# Rank 0 runs these alone; everything before them all ranks run in lockstep, so that they can agree to stop.
+ALONE = (Stage.DECODE, Stage.MUX)
 
 
 class Report:
@@ -24,16 +24,16 @@ class Report:
         self.progress = 0
         self.stage_now: Stage | None = None
         self.seconds: dict[Stage, float] = {}
-        self.last_step = (0, 0)
         self._send = send
         self._since = 0.0
         self._stop = threading.Event()
         self._agree: Callable[[bool], bool] = bool
         self._agreed = False
 
-    def begin(self, agree: Callable[[bool], bool]) -> None:
-        """A new job starts: clocks at zero."""
-        self.seconds, self.last_step, self.stage_now = {}, (0, 0), None
+    def begin(self, agree: Callable[[bool], bool], loaded_s: float = 0.0) -> None:
+        """A new job starts: clocks at zero, but for the loading that was done for it."""
+        self.seconds = {Stage.LOAD: loaded_s} if loaded_s else {}
+        self.stage_now = None
         self._agree, self._agreed = agree, False
 
     def stop(self) -> None:
@@ -70,7 +70,6 @@ class Report:
 
     def step(self, step: int, steps: int, seconds: float) -> None:
         """Forward `step` of `steps` (1-based) took `seconds`."""
-        self.last_step = (step, steps)
         self._tell(StepDone(step=step, steps=steps, seconds=seconds))
 
     def frames(self, done: int, total: int) -> None:
@@ -86,7 +85,7 @@ class Report:
         if self._agreed:
             return True
         wish = self._stop.is_set()
-        self._agreed = self._agree(wish) if self.stage_now in SHARED_STAGES else wish
+        self._agreed = wish if self.stage_now in ALONE else self._agree(wish)
         return self._agreed
 
     def _tell(self, event: Event) -> None:

@@ -2,6 +2,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import av
 import pytest
@@ -254,8 +255,7 @@ def test_ranks_get_no_secrets_but_on_demand(open_fleet, monkeypatch):
     for with_token in (False, True):
         ranks = open_fleet(with_token=with_token)
         list(ranks.start())
-        with open(f"/proc/{ranks.pids[0]}/environ", "rb") as file:  # noqa: PTH123
-            environ = file.read()
+        environ = Path(f"/proc/{ranks.pids[0]}/environ").read_bytes()
         assert (b"HF_TOKEN=hf_secret" in environ) is with_token
         assert b"SOME_API_KEY" not in environ
 
@@ -263,6 +263,6 @@ def test_ranks_get_no_secrets_but_on_demand(open_fleet, monkeypatch):
 def test_nothing_comes_by_standard_input_or_output(open_fleet):
     ranks = open_fleet()
     list(ranks.start())
-    assert os.readlink(f"/proc/{ranks.pids[0]}/fd/0") == "/dev/null"
+    assert Path(f"/proc/{ranks.pids[0]}/fd/0").readlink() == Path("/dev/null")
     for descriptor in (1, 2):
-        assert os.readlink(f"/proc/{ranks.pids[0]}/fd/{descriptor}") == str(ranks.log_paths[0])
+        assert Path(f"/proc/{ranks.pids[0]}/fd/{descriptor}").readlink() == ranks.log_paths[0]

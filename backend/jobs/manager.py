@@ -78,6 +78,7 @@ class JobManager:
         self.line = Line(self._store, self._feed)
         self._run: Run | None = None
         self._running: JobId | None = None
+        self._cancel_soon = False
         self._paused = False
         self._closing = False
         self._trouble = ""  # why the dispatcher cannot go on, while it cannot
@@ -104,6 +105,8 @@ class JobManager:
             if self.line.leave(job, Cancelled()):
                 return
             run = self._run if self._running == job else None
+            if run is None and self._running == job:
+                self._cancel_soon = True  # taken from the line, its run not made yet
         if run is not None:
             run.cancel()
         elif (record := self._store.get(job)).state.ended:
@@ -201,7 +204,7 @@ class JobManager:
                     return  # moved, cancelled or edited meanwhile: look again
                 engine = "none" if isinstance(order, H3Error) else order.preset.engine.value
                 self.line.take(job, Started(engine=engine, preset=record.preset))
-                self._running = job
+                self._running, self._cancel_soon = job, False
             self._trouble = ""
         except JobNotFound:
             return
@@ -232,7 +235,7 @@ class JobManager:
         run = Run(order, self._shop.slot, self._shop.artifacts, self._shop.services)
         with self.line.changed:
             self._run = run
-            if self._closing:
+            if self._closing or self._cancel_soon:
                 run.cancel()
         happening = run.events()
         try:

@@ -60,6 +60,7 @@ BEGIN SELECT RAISE(ABORT, 'the job has ended'); END;
 CREATE TRIGGER an_end_stays BEFORE UPDATE OF state ON jobs
 WHEN OLD.state NOT IN ('queued', 'running') AND NEW.state <> OLD.state
 BEGIN SELECT RAISE(ABORT, 'the job has ended'); END;
+INSERT INTO meta VALUES ('secret', lower(hex(randomblob(24))));
 """
 
 
@@ -106,13 +107,17 @@ def _ensure_tables(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > SCHEMA_VERSION:
         raise H3Error(f"{path}: written by a newer version of H3 Studio (schema {version}); update the program")
-    if version == SCHEMA_VERSION:
+    try:
+        if version == 0:
+            connection.executescript(f"BEGIN IMMEDIATE;{TABLES}PRAGMA user_version={SCHEMA_VERSION};COMMIT;")
         connection.execute("SELECT num, place, request, num_events FROM jobs LIMIT 1").fetchone()
         connection.execute("SELECT job, seq, terminal, body FROM events LIMIT 1").fetchone()
-        return
-    script = f"BEGIN IMMEDIATE;{TABLES}PRAGMA user_version={SCHEMA_VERSION};COMMIT;"
-    connection.executescript(script)
-    connection.execute("INSERT INTO meta VALUES ('secret', ?)", (secrets.token_urlsafe(32),))
+        if connection.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone() is None:
+            raise sqlite3.DatabaseError("it has no secret")
+    except sqlite3.OperationalError as error:
+        if "no such" in str(error) or "already exists" in str(error):  # other tables than ours: as good as damaged
+            raise sqlite3.DatabaseError(str(error)) from error
+        raise
 
 
 def _move_aside(path: Path) -> Path:

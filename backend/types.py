@@ -105,6 +105,10 @@ class GenerationRequest:
             return Task.FL2VA
         return Task.T2VA
 
+    def with_steps(self, num_inference_steps: int) -> GenerationRequest:
+        """The same request with another number of sigma points."""
+        return replace(self, sampling=replace(self.sampling, num_inference_steps=num_inference_steps))
+
     def with_media_beside(self, folder: Path) -> GenerationRequest:
         """The same request with relative media paths taken from `folder`; absolute ones stay."""
         return replace(

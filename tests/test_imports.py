@@ -12,8 +12,9 @@ LEAVES = {"types", "events", "errors", "codec", "limits", "presets", "settings"}
 
 # room -> rooms it may import besides the leaves and itself
 ARROWS = {
-    "app": {"h3ui", "backend.api", "backend.media", "backend.checkpoints", "backend.jobs"},
+    "app": {"h3ui", "backend.api", "backend.commands", "backend.media"},
     "h3ui": {"backend.api", "backend.http", "backend.jobs.records"},
+    "backend.commands": {"backend.api", "backend.checkpoints", "backend.hardware", "backend.media"},
     "backend.api": {
         "backend.jobs",
         "backend.engines",

@@ -1,0 +1,247 @@
+"""The command line of H3 Studio: ui (default), generate, inspect, doctor, models. No logic of its own.
+
+Progress goes to stderr, one JSON object with the result to stdout. Exit codes: 0 done, 2 bad request (nothing was
+loaded), 1 failed job, 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from backend import codec, limits, settings
+from backend.errors import H3Error, InvalidRequest, Problem
+from backend.settings import Settings
+from backend.types import GenerationRequest, Reference, Sampling
+
+COMMANDS = ("ui", "generate", "inspect", "doctor", "models")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help"):
+        arguments.insert(0, "ui")
+    options = _parser().parse_args(arguments)
+    chosen = settings.from_environment(options.data_dir, getattr(options, "checkpoint", None))
+    run: Callable[[argparse.Namespace, Settings], int] = options.run
+    try:
+        return run(options, chosen)
+    except H3Error as error:
+        print(f"h3-studio: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("h3-studio: stopped", file=sys.stderr)
+        return 130
+
+
+def ui(options: argparse.Namespace, chosen: Settings) -> int:
+    """Serve the page until it is stopped."""
+    from backend.api import Backend
+    from h3ui.serve import ServeOptions, serve
+
+    serving = ServeOptions(
+        host=options.host,
+        port=options.port,
+        share=options.share or options.share_open,
+        share_open=options.share_open,
+        auth=tuple(options.auth),
+        open_browser=options.open,
+    )
+    serve(Backend(chosen, preset=options.preset), chosen, serving, lambda line: print(f"H3 Studio: {line}", flush=True))
+    return 0
+
+
+def generate(options: argparse.Namespace, chosen: Settings) -> int:
+    """Run one job without a page."""
+    from backend import commands
+    from backend.api import Backend
+
+    try:
+        problems, request = _request(options)
+        with (
+            commands.private_state(chosen) as private,
+            contextlib.closing(Backend(private, preset=options.preset)) as backend,
+        ):
+            if options.steps is None and options.request is None:
+                request = request.with_steps(commands.default_steps(backend, options.quality))
+            target = commands.Target(
+                out=options.out.expanduser().resolve(), tensors=_absolute(options.tensors), quality=options.quality
+            )
+            result = commands.generate_to_file(backend, request, target, problems)
+    except H3Error as error:
+        found = [codec.encode(problem) for problem in getattr(error, "problems", ())]
+        _print_json({"ok": False, "error": str(error), "problems": found})
+        raise
+    _print_json(result)
+    return 0 if result["ok"] else 1
+
+
+def inspect(options: argparse.Namespace, chosen: Settings) -> int:
+    """Say what a file is and what a job would make of it."""
+    from backend import commands
+    from backend.media.inspection import Inspection
+    from backend.media.sandbox import Role
+
+    inspection = Inspection(
+        role=Role(options.role),
+        width=options.width,
+        height=options.height,
+        start_s=options.start,
+        length_s=options.length,
+    )
+    report, text = commands.inspect_media(options.file.expanduser(), inspection, _absolute(options.out))
+    _print_report(options, report, text)
+    return 0
+
+
+def doctor(options: argparse.Namespace, chosen: Settings) -> int:
+    """Say what this machine has, which preset fits it and why the others do not."""
+    from backend.commands import examine_machine
+
+    report, text = examine_machine(chosen, options.preset)
+    _print_report(options, report, text)
+    return 0
+
+
+def models(options: argparse.Namespace, chosen: Settings) -> int:
+    """List the checkpoints, or check one for completeness."""
+    from backend.commands import list_models, verify_model
+
+    if options.action == "verify":
+        print(verify_model(options.name, chosen))
+        return 0
+    report, text = list_models(chosen)
+    _print_report(options, report, text)
+    return 0
+
+
+def _request(options: argparse.Namespace) -> tuple[tuple[Problem, ...], GenerationRequest]:
+    """The request that `generate` was asked for, and what is wrong with arguments that a request cannot hold."""
+    if options.request is not None:
+        from backend.commands import read_request
+
+        return (), read_request(options.request)
+    problems: list[Problem] = []
+    num_frames = options.frames
+    if num_frames is None:
+        try:
+            num_frames = limits.num_frames_for_duration(5.0 if options.duration is None else options.duration)
+        except InvalidRequest as error:
+            problems += error.problems
+            num_frames = limits.MIN_FRAMES
+    request = GenerationRequest(
+        prompt=options.prompt or "",
+        first_frame=_absolute(options.first_frame),
+        last_frame=_absolute(options.last_frame),
+        references=tuple(Reference(path=path.expanduser().resolve()) for path in options.reference),
+        sampling=Sampling(
+            num_frames=num_frames,
+            width=options.width,
+            height=options.height,
+            ratio=options.ratio,
+            num_inference_steps=Sampling().num_inference_steps if options.steps is None else options.steps,
+            seed=None if options.seed == -1 else options.seed,
+        ),
+    )
+    return tuple(problems), request
+
+
+def _login(text: str) -> tuple[str, str]:
+    user, colon, password = text.partition(":")
+    if not (user and colon and password):
+        raise argparse.ArgumentTypeError("must be USER:PASSWORD")
+    return user, password
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return path.expanduser().resolve() if path is not None else None
+
+
+def _print_report(options: argparse.Namespace, report: dict[str, object], text: str) -> None:
+    print(json.dumps(report, ensure_ascii=False, indent=1) if options.json else text)
+
+
+def _print_json(value: dict[str, object]) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="app.py", description="H3 Studio: video with sound from MiniMax-H3. Without a command it opens the page."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+    where = argparse.ArgumentParser(add_help=False)
+    where.add_argument("--data-dir", type=Path, help="folder for jobs, checkpoints and logs")
+    machine = argparse.ArgumentParser(add_help=False, parents=[where])
+    machine.add_argument("--preset", help="hardware preset; chosen for this machine when left out (see doctor)")
+    machine.add_argument("--checkpoint", help="catalog name, folder or repository id instead of the preset's own")
+    _add_ui(commands.add_parser("ui", parents=[machine], help="open the page (default)"))
+    _add_generate(commands.add_parser("generate", parents=[machine], help="run one job without a page"))
+    _add_inspect(commands.add_parser("inspect", parents=[where], help="say what a media file is and what a job sees"))
+    check = commands.add_parser("doctor", parents=[machine], help="examine this machine and the presets")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.set_defaults(run=doctor)
+    _add_models(commands.add_parser("models", help="checkpoints on this machine"), where)
+    return parser
+
+
+def _add_ui(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, default=7860, help="port to listen on (default 7860)")
+    parser.add_argument(
+        "--auth", action="append", default=[], type=_login, metavar="USER:PASSWORD", help="login; may be repeated"
+    )
+    parser.add_argument("--share", action="store_true", help="open a public share link; needs --auth")
+    parser.add_argument("--share-open", action="store_true", help="a public share link without a password")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.set_defaults(run=ui)
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", help="what to see and hear")
+    parser.add_argument("--first-frame", type=Path, metavar="F", help="picture the video starts from")
+    parser.add_argument("--last-frame", type=Path, metavar="F", help="picture the video ends on")
+    parser.add_argument("--reference", type=Path, metavar="F", action="append", default=[], help="may be repeated")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--duration", type=float, metavar="S", help="4 to 15 seconds (default 5)")
+    length.add_argument("--frames", type=int, metavar="N", help="frames at 24 fps, of the form 17n+5")
+    parser.add_argument("--width", type=int, metavar="W", help="px, a multiple of 32")
+    parser.add_argument("--height", type=int, metavar="H", help="px, a multiple of 32")
+    parser.add_argument("--ratio", metavar="W:H", help="canvas by ratio, such as 16:9")
+    parser.add_argument("--steps", type=int, metavar="N", help="sigma points; N - 1 forwards (default: the preset's)")
+    parser.add_argument("--seed", type=int, metavar="N", help="left out or -1: a random one, recorded in the result")
+    parser.add_argument("--quality", default="standard", help="quality preset (default standard)")
+    parser.add_argument("--request", type=Path, metavar="FILE", help="whole request from a sidecar JSON or our MP4")
+    parser.add_argument("--tensors", type=Path, metavar="FILE", help="also save latents and audio as safetensors")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="where the video goes")
+    parser.set_defaults(run=generate)
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--as", dest="role", choices=("first-frame", "reference"), default="reference")
+    parser.add_argument("--width", type=int, metavar="W", help="canvas width of the job, px")
+    parser.add_argument("--height", type=int, metavar="H", help="canvas height of the job, px")
+    parser.add_argument("--start", type=float, default=0.0, metavar="S", help="use the clip from this second on")
+    parser.add_argument("--length", type=float, metavar="S", help="use this many seconds")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write what the model will see into this folder")
+    parser.set_defaults(run=inspect)
+
+
+def _add_models(parser: argparse.ArgumentParser, where: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    listing = actions.add_parser("list", parents=[where], help="what there is, in which state")
+    listing.add_argument("--json", action="store_true", help="print one JSON object")
+    verify = actions.add_parser("verify", parents=[where], help="check that a checkpoint is complete")
+    verify.add_argument("name", help="catalog name, folder or repository id")
+    parser.set_defaults(run=models)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,8 @@ Replaces diffusers' decode blocks and mirrors `AutoencoderKLMiniMaxH3._decode`: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ import torch
 from diffusers.models.modeling_utils import get_parameter_dtype
 from torch import Tensor
 
-AUDIO_CHUNK = 200  # latents (5 s) decoded together
-# Latents of context on each side of a chunk. The decoder's reach is below 21: 3 for conv_pre, then for each upsampler
-# its residual blocks' 60 samples plus their anti-aliasing filters (18 resamplers of 12 taps), at 5, 25, 50, ... samples
-# a latent. Twice that costs little, and tests compare with an unchunked decode.
-AUDIO_CONTEXT = 40
+from backend.h3.seams import stock_to_host
+
+AUDIO_CHUNK = 60  # latents (1.5 s) decoded together, beside their context
+# Samples on each side that one anti-aliased activation reads: 12 taps up and 12 taps down, at twice the rate.
+_ACTIVATION_REACH = 6
 
 
 def count_frames(vae: Any, num_latent_frames: int) -> int:
@@ -29,11 +30,20 @@ def count_frames(vae: Any, num_latent_frames: int) -> int:
 
 
 @torch.no_grad()
-def video_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
+def video_chunks(
+    vae: Any,
+    latents: Tensor,
+    decode_clip: Callable[[Any, Tensor], Tensor],
+    to_host: Callable[[Iterable[Tensor]], Iterator[Tensor]] = stock_to_host,
+) -> Iterator[Tensor]:
     """Decode normalized latents (1, 24, T, h, w); yields uint8 CPU chunks (n, 16 h, 16 w, 3) in order.
 
     Equals rounding the frames that diffusers' pipeline gives for the same latents.
     """
+    yield from to_host(_uint8_chunks(vae, latents, decode_clip))
+
+
+def _uint8_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
     remaining = count_frames(vae, latents.shape[2])
     for chunk in _float_chunks(vae, _denormalized(vae, latents), decode_clip):
         chunk = chunk[:, :, :remaining]  # frames decoded from repeated latents are not wanted
@@ -46,12 +56,31 @@ def video_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor],
 def audio_chunks(audio_vae: Any, audio_latents: Tensor) -> Iterator[Tensor]:
     """Decode normalized audio latents (2, 32, A); yields float32 CPU chunks (2, samples), 800 samples a latent."""
     latents = _denormalized(audio_vae, audio_latents)
-    hop, count = audio_vae.hop_length, latents.shape[-1]
+    hop, count, context = audio_vae.hop_length, latents.shape[-1], audio_context(audio_vae)
     for start in range(0, count, AUDIO_CHUNK):
         stop = min(start + AUDIO_CHUNK, count)
-        left, right = max(0, start - AUDIO_CONTEXT), min(count, stop + AUDIO_CONTEXT)
+        left, right = max(0, start - context), min(count, stop + context)
         samples = audio_vae.decode(latents[..., left:right], return_dict=False)[0]
         yield samples[:, 0, (start - left) * hop : (stop - left) * hop].float().cpu()
+
+
+def audio_context(audio_vae: Any) -> int:
+    """Latents on each side that a decoded sample can depend on: the decoder is convolutions only, so they are few.
+
+    Summed over its layers (33 for the release): 3 for `conv_pre`, and at each rate the upsampler's kernel and the
+    widest residual block, whose convolutions are padded by `d (k - 1) / 2` and each follow an activation.
+    """
+    config = audio_vae.config
+    widest = max(
+        sum((dilation + 1) * (kernel - 1) // 2 + 2 * _ACTIVATION_REACH for dilation in dilations)
+        for kernel, dilations in zip(config.resblock_kernel_sizes, config.resblock_dilation_sizes, strict=True)
+    )
+    rate, reach = 1, 3.0
+    for factor, kernel in zip(config.decoder_rates, config.decoder_kernel_sizes, strict=True):
+        reach += kernel / factor / rate
+        rate *= factor
+        reach += widest / rate
+    return math.ceil(reach + (_ACTIVATION_REACH + 3) / rate)
 
 
 def _denormalized(vae: Any, latents: Tensor) -> Tensor:
@@ -100,13 +129,8 @@ def _pad_frames(vae: Any, num_latent_frames: int, pad_tokens: int) -> int:
 
 
 def _to_uint8(chunk: Tensor) -> Tensor:
-    """(1, 3, n, H, W) ImageNet-normalized to uint8 (n, H, W, 3) on the CPU, rounded as PIL output is."""
+    """(1, 3, n, H, W) ImageNet-normalized to uint8 (n, H, W, 3) on the same device, rounded as PIL output is."""
     mean = torch.tensor((0.485, 0.456, 0.406), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_mean
     std = torch.tensor((0.229, 0.224, 0.225), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_std
     pixels = (chunk.float() * std + mean).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
-    return pixels[0].permute(1, 2, 3, 0).contiguous().cpu()
-
-
-def as_array(tensor: Tensor) -> np.ndarray:
-    """A CPU tensor as numpy, sharing memory."""
-    return tensor.numpy()
+    return pixels[0].permute(1, 2, 3, 0).contiguous()

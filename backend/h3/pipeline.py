@@ -119,7 +119,7 @@ class Pipeline:
         vae = self.components.vae
         self._place(("vae",))
         done, total = 0, decode.count_frames(vae, latents.shape[2])
-        for frames in decode.video_chunks(vae, latents, self.hooks.decode_clip):
+        for frames in decode.video_chunks(vae, latents, self.hooks.decode_clip, self.hooks.to_host):
             sink.video(frames.numpy())
             done += frames.shape[0]
             monitor.frames(done, total)

@@ -5,7 +5,7 @@ Only types; nothing here computes, and nothing knows who the caller is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -62,6 +62,12 @@ def stock_decode_clip(vae: Any, latents: Tensor) -> Tensor:
     return vae._decode_clip(latents)
 
 
+def stock_to_host(chunks: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Each chunk copied to the CPU when it is asked for."""
+    for chunk in chunks:
+        yield chunk.cpu()
+
+
 def _unchanged(transformer: nn.Module) -> Forward:
     return transformer
 
@@ -73,6 +79,7 @@ class Hooks:
     prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
     begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
     decode_clip: decodes one clip of latents (see `stock_decode_clip`).
+    to_host: brings decoded uint8 chunks to the CPU, in order; may start a chunk before it hands out the one before.
     place: the named modules are needed now, together; others may leave the device. Without it, everything is loaded
         onto the device and stays; with it, everything is loaded into host memory.
     preview: called after a forward with its number and a function that gives the predicted clean video latents,
@@ -83,6 +90,7 @@ class Hooks:
     prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
     begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
     decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip
+    to_host: Callable[[Iterable[Tensor]], Iterator[Tensor]] = stock_to_host
     place: Callable[[Mapping[str, nn.Module]], None] | None = None
     preview: Callable[[int, Callable[[], Tensor]], None] | None = None
     validate_finite: bool = False

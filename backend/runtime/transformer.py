@@ -1,0 +1,233 @@
+"""A diffusers MiniMax-H3 transformer that runs fast: same parameters, same call, same result up to rounding.
+
+What is constant in a request (text stream, rotary tables, row plan) is computed once; schedules, loops and requests
+are not known here, only the timesteps that `begin` announces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3TransformerOutput
+from torch import Tensor, nn
+
+from backend.runtime.adaln_tables import MODALITIES, Bits, Installation, timestep_bits
+from backend.runtime.block import BlockWeights, Kernels, Modulation, NotFusable, fuse, run_trunk
+from backend.runtime.ops import Modulated, Norm, rotate
+
+Notify = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """A value computed from tensors of the request, kept while the very same tensors come back."""
+
+    sources: tuple[Tensor, ...]
+    versions: tuple[int, ...]
+    value: Any
+
+    def of(self, sources: tuple[Tensor, ...]) -> bool:
+        same = all(mine is theirs for mine, theirs in zip(self.sources, sources, strict=True))
+        return same and self.versions == tuple(each._version for each in sources)
+
+
+class FastTransformer:
+    """Callable like `MiniMaxH3Transformer3DModel.forward`, on the parameters of the model it wraps.
+
+    Falls back to the model's own forward, said once through `notify`, where the fused path does not apply.
+    """
+
+    def __init__(self, model: nn.Module, kernels: Kernels, notify: Notify, fused: bool = True) -> None:
+        self.model = model
+        self.kernels = kernels
+        self._notify = notify
+        self._fused = fused
+        self._tables: Installation | None = None
+        self._announced: list[tuple[Tensor, Bits]] = []
+        self._memory: dict[str, _Remembered] = {}
+        self._blocks: list[BlockWeights] | None = None
+        use_attention(model, kernels)
+
+    def install(self, tables: Installation | None) -> None:
+        """Modulate from these tables from now on; None: from the model's projections."""
+        self._tables = tables
+
+    def begin(self, timesteps: Sequence[Tensor]) -> None:
+        """Announce the distinct timesteps (n,) of each forward to come; forwards pass these very tensors.
+
+        Reading them waits for the device once, here, instead of in every step. Also looks at the weights again, which
+        an adapter may have changed since the last request.
+        """
+        self._announced = [(each, timestep_bits(each)) for each in timesteps]
+        self._memory.clear()
+        self._blocks = self._fuse() if self._fused else None
+
+    def __call__(
+        self,
+        hidden_states: Tensor,
+        audio_hidden_states: Tensor,
+        encoder_hidden_states: Tensor,
+        timestep: Tensor,
+        timestep_indices: Tensor,
+        token_tags: Tensor,
+        position_ids: Tensor,
+        video_indices: Tensor,
+        audio_indices: Tensor,
+        text_indices: Tensor,
+        attention_kwargs: dict[str, Any] | None = None,
+        return_dict: bool = True,
+    ) -> Any:
+        """See `MiniMaxH3Transformer3DModel.forward`; a batch of one. Raises TableError for a step without a table."""
+        if self._tables is not None:
+            self._tables.select(self._bits(timestep))
+        if self._blocks is None and self._fused:
+            self._blocks = self._fuse()
+        if self._blocks is None or attention_kwargs or hidden_states.shape[0] != 1:
+            return self.model(
+                hidden_states=hidden_states,
+                audio_hidden_states=audio_hidden_states,
+                encoder_hidden_states=encoder_hidden_states,
+                timestep=timestep,
+                timestep_indices=timestep_indices,
+                token_tags=token_tags,
+                position_ids=position_ids,
+                video_indices=video_indices,
+                audio_indices=audio_indices,
+                text_indices=text_indices,
+                attention_kwargs=attention_kwargs,
+                return_dict=return_dict,
+            )
+        model = self.model
+        text = self._once("text", (encoder_hidden_states,), self._refined_text)
+        rope = self._once("rope", (position_ids,), lambda ids: self._rotary(ids, text.dtype))
+        index = self._once("rows", (timestep_indices, token_tags), lambda t, tags: t * MODALITIES + tags)
+        x = self._packed(text, text_indices, hidden_states, video_indices, audio_hidden_states, audio_indices)
+        temb = self._temb(timestep)
+        x = self._trunk(x, self._blocks, temb, index, rope)
+
+        shift, scale = model.norm_out.linear(self._activated(temb, model.norm_out.linear)).chunk(2, dim=-1)
+        norm = Modulated(Norm(model.norm_out.norm.weight, model.norm_out.norm.eps), shift, scale)
+        video = self._head(model.proj_out, x, norm, timestep_indices, video_indices)
+        audio = self._head(model.audio_proj_out, x, norm, timestep_indices, audio_indices)
+        if not return_dict:
+            return video, audio
+        return MiniMaxH3TransformerOutput(sample=video, audio_sample=audio)
+
+    def _trunk(
+        self, x: Tensor, blocks: list[BlockWeights], temb: Tensor, index: Tensor, rope: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Rows through all blocks; a compiled graph that fails is replaced by the next best way, once and for all."""
+
+        def modulation(layer: int) -> Modulation:
+            if self._tables is not None:
+                return Modulation(*self._tables.tables.block(layer, self._tables.cursor.step).chunk(6, dim=-1))
+            return Modulation(*self.model.transformer_blocks[layer].adaln_proj(temb))
+
+        if self.kernels.compiled is None:
+            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+        try:
+            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # every failure of dynamo and inductor is one
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            self.kernels.compiled = None
+            self._notify(
+                f"The block could not be compiled ({reason}); it runs as {self.kernels.name}, which is slower."
+            )
+            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+
+    def _packed(  # noqa: PLR0913  (three streams and where each goes)
+        self, text: Tensor, text_at: Tensor, video: Tensor, video_at: Tensor, audio: Tensor, audio_at: Tensor
+    ) -> Tensor:
+        """The packed sequence (rows, hidden) in the text stream's precision."""
+        rows = text.shape[0] + video.shape[1] + audio.shape[1]
+        x = text.new_empty((rows, text.shape[-1]))
+        x.index_copy_(0, text_at, text)
+        for stream, at, proj in ((video, video_at, self.model.proj_in), (audio, audio_at, self.model.audio_proj_in)):
+            x.index_copy_(0, at, proj(stream[0].to(proj.weight.dtype)).to(x.dtype))
+        return x
+
+    def _head(self, head: nn.Linear, x: Tensor, norm: Modulated, timestep_indices: Tensor, rows: Tensor) -> Tensor:
+        """Output norm and head over the rows of one modality only, (1, rows, channels)."""
+        normed = self.kernels.ops.norm_modulate(x.index_select(0, rows), norm, timestep_indices.index_select(0, rows))
+        return head(normed.to(head.weight.dtype))[None]
+
+    def _refined_text(self, embeds: Tensor) -> Tensor:
+        embedder = self.model.context_embedder
+        return self.model.token_refiner(embedder(embeds.to(embedder.weight.dtype)))[0]
+
+    def _rotary(self, position_ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        cos, sin = self.model.rope(position_ids)
+        return cos.to(dtype), sin.to(dtype)
+
+    def _temb(self, timestep: Tensor) -> Tensor:
+        if self._tables is not None:
+            return timestep[:, None]  # only its length is looked at
+        embedder = self.model.time_embedder
+        return embedder(self.model.time_proj(timestep).to(embedder.linear_1.weight.dtype))
+
+    def _activated(self, temb: Tensor, projection: nn.Module) -> Tensor:
+        return nn.functional.silu(temb).to(next(projection.parameters()).dtype)
+
+    def _bits(self, timestep: Tensor) -> Bits:
+        for announced, bits in self._announced:
+            if announced is timestep:
+                return bits
+        return timestep_bits(timestep)
+
+    def _once(self, name: str, sources: tuple[Tensor, ...], compute: Callable[..., Any]) -> Any:
+        known = self._memory.get(name)
+        if known is None or not known.of(sources):
+            versions = tuple(each._version for each in sources)
+            known = self._memory[name] = _Remembered(sources, versions, compute(*sources))
+        return known.value
+
+    def _fuse(self) -> list[BlockWeights] | None:
+        try:
+            return [fuse(block) for block in self.model.transformer_blocks]
+        except NotFusable as reason:
+            self._fused = False
+            self._notify(f"The fused block is not used: {reason}. Steps are slower; results are the same.")
+            return None
+
+
+def use_attention(model: nn.Module, kernels: Kernels) -> None:
+    """Make the model's own attention modules (refiner and, on the stock path, trunk) use the chosen kernel."""
+    for module in model.modules():
+        processor = getattr(module, "processor", None)
+        if processor is not None and type(processor).__name__ == "MiniMaxH3AttnProcessor":
+            module.set_processor(KernelProcessor(kernels))
+
+
+class KernelProcessor:
+    """diffusers' H3 attention processor with the attention itself done by a chosen kernel."""
+
+    _attention_backend = None
+    _parallel_config = None
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def __call__(
+        self,
+        attn: nn.Module,
+        hidden_states: Tensor,
+        rotary_emb: tuple[Tensor, Tensor] | None = None,
+        attention_mask: Tensor | None = None,
+    ) -> Tensor:
+        """(1, rows, hidden) -> (1, rows, hidden); a mask is refused, since no kernel here takes one."""
+        if attention_mask is not None:
+            raise ValueError("attention_mask: MiniMax-H3 attends to the whole packed sequence, without a mask")
+        query, key, value = (
+            projection(hidden_states).unflatten(-1, (attn.heads, -1))
+            for projection in (attn.to_q, attn.to_k, attn.to_v)
+        )
+        query, key = attn.norm_q(query), attn.norm_k(key)
+        if rotary_emb is not None:
+            query, key = rotate(query, *rotary_emb), rotate(key, *rotary_emb)
+        attended = self._kernels.attention(query, key, value)
+        return attn.to_out[1](attn.to_out[0](attended.flatten(2, 3).type_as(query)))

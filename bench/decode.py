@@ -1,0 +1,150 @@
+"""Latents to a finished MP4: stock diffusers (decode, then convert, then encode) and ours (all at once), one run.
+
+Both use the same random weights, latents and encoder settings; the frames are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers.video_processor import VideoProcessor
+from torch import Tensor, nn
+
+from backend.h3 import decode
+from backend.media.mp4 import Mp4Writer
+from backend.runtime import vae_tiles
+from backend.runtime.attention import choose
+from backend.runtime.frames import to_host
+from backend.runtime.kernels import triton_or_reason
+from backend.types import EncoderSettings
+from bench import models, report
+
+COLUMNS = ["shape", "what", "kernel", "median_s", "first_second_s", "mp4_s", "peak_gib", "weights_gib", "max", "mean"]
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the VAE's pixel space, components.pixel_mean / pixel_std
+
+
+def main() -> None:
+    """Measure, print a table, write the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.decode", description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--kernels", default="auto,cudnn", help="attention kernels to measure ours with")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.no_grad():
+        content = measure(device, dtype, options)
+    print(report.table(content["rows"], COLUMNS))
+    print("written:", report.write("decode-tiny" if options.tiny else "decode", content, options.out))
+
+
+def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:
+    """Stock first, then ours: stacked only, then stacked with fused blocks."""
+    vae = models.vae(device, dtype, options.tiny)
+    weights = sum(each.nbytes for each in vae.parameters()) / 2**30
+    shapes = models.TINY_SHAPES[:1] if options.tiny else models.FULL_SHAPES[:2]
+    rows: list[dict[str, Any]] = []
+    expected: dict[models.Shape, np.ndarray] = {}
+    for shape in shapes:
+        latents = models.latents(shape, device)
+        row = report.timed(lambda z=latents: stock(vae, z), device, repeats=max(1, options.repeats - 2))
+        frames = expected[shape] = row.pop("result")
+        started = time.perf_counter()
+        encode(iter([frames]), shape)
+        row["mp4_s"] = round(row["median_s"] + time.perf_counter() - started, 2)
+        rows.append(row | {"shape": shape.name, "what": "stock diffusers", "kernel": "torch's default"})
+        print(rows[-1], flush=True)
+    notices: list[str] = []
+    ours(vae, shapes, expected, rows, options, "stacked tiles", "torch's default", notices)
+    ops, reason = triton_or_reason(device, dtype)
+    if ops is None:
+        notices.append(f"fused blocks are not used: {reason}")
+    else:
+        for wanted in options.kernels.split(","):
+            head_dim = vae.config.decoder_attention_head_dim
+            kernel = choose(device, dtype, wanted, head_dim)
+            vae_tiles.slow_down(vae)
+            vae_tiles.speed_up(vae, kernel, ops)
+            ours(vae, shapes, expected, rows, options, "stacked tiles, fused blocks", kernel.name, notices)
+    for row in rows:
+        row["weights_gib"] = round(weights, 2)
+    return {
+        "what": "latents to frames and to a finished MP4, random weights, one run",
+        "environment": report.environment(device),
+        "encoder": "x264, crf 17, preset fast, beside the decoder; silence as sound",
+        "notices": notices,
+        "rows": rows,
+    }
+
+
+def ours(  # noqa: PLR0913
+    vae: nn.Module,
+    shapes: tuple[models.Shape, ...],
+    expected: dict[models.Shape, np.ndarray],
+    rows: list[dict[str, Any]],
+    options: argparse.Namespace,
+    what: str,
+    kernel: str,
+    notices: list[str],
+) -> None:
+    """Frames alone, then the whole way to a file, with the time to the first second of video."""
+    for shape in shapes:
+        latents = models.latents(shape, next(vae.parameters()).device)
+        tiles = vae_tiles.TileDecoder(0, notices.append)
+        row = report.timed(
+            lambda z=latents, t=tiles: np.concatenate(list(stream(vae, z, t))), latents.device, repeats=options.repeats
+        )
+        frames = row.pop("result")
+        gap = np.abs(expected[shape].astype(np.int16) - frames.astype(np.int16))
+        row |= {"max": int(gap.max()), "mean": float(gap.mean())}
+        row |= encode(stream(vae, latents, tiles), shape)
+        rows.append(row | {"shape": shape.name, "what": what, "kernel": kernel})
+        print(rows[-1], flush=True)
+
+
+def stream(vae: nn.Module, latents: Tensor, tiles: vae_tiles.TileDecoder) -> Iterator[np.ndarray]:
+    """Frames as the worker gets them: chunk by chunk, uint8, through pinned memory."""
+    for chunk in decode.video_chunks(vae, latents, tiles.decode_clip, to_host):
+        yield chunk.numpy()
+
+
+def stock(vae: nn.Module, latents: Tensor) -> np.ndarray:
+    """What diffusers' decode block does, then what any writer needs: uint8 frames (n, height, width, 3)."""
+    shape = (1, -1, 1, 1, 1)
+    mean, std = (torch.tensor(each, device=latents.device).view(shape) for each in (MEAN, STD))
+    latents_mean = torch.tensor(vae.config.latents_mean, device=latents.device).view(shape)
+    latents_std = torch.tensor(vae.config.latents_std, device=latents.device).view(shape)
+    video = vae.decode(latents * latents_std + latents_mean, return_dict=False)[0]
+    video = (video.float() * std + mean).clamp(0, 1)
+    processor = VideoProcessor(vae_scale_factor=16, do_normalize=False)
+    return (processor.postprocess_video(video, output_type="np")[0] * 255).round().astype(np.uint8)
+
+
+def encode(chunks: Iterator[np.ndarray], shape: models.Shape) -> dict[str, float]:
+    """Write the chunks to an MP4; seconds until the first second of video is on the host, and until all is closed."""
+    started = time.perf_counter()
+    first = None
+    frames = 0
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "video.mp4"
+        with Mp4Writer(path, shape.width, shape.height, EncoderSettings()) as writer:
+            writer.write_audio(np.zeros((2, round(shape.num_frames / 24 * 32000)), np.float32))
+            for chunk in chunks:
+                writer.write_frames(chunk)
+                frames += len(chunk)
+                if first is None and frames >= 24:
+                    first = time.perf_counter() - started
+            writer.close({})
+    return {"first_second_s": round(first or 0.0, 2), "mp4_s": round(time.perf_counter() - started, 2)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""One forward of the transformer: stock diffusers and ours, same weights, same inputs, one run.
+
+The stock model also runs with a second attention kernel: what that alone changes is the yardstick for our difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import MiniMaxH3Scheduler
+from torch import Tensor, nn
+
+from backend.presets import RuntimeOptions
+from backend.runtime import adaln_tables
+from backend.runtime.kernels import choose_kernels
+from backend.runtime.transformer import FastTransformer
+from bench import models, report
+
+STEPS, AT = 50, 20  # sigma points of the schedule, and the step that is measured
+COLUMNS = ["shape", "rows", "what", "kernel", "median_s", "tflops", "peak_gib", "max", "mean", "relative"]
+
+
+def main() -> None:
+    """Measure, print a table, write the JSON."""
+    parser = argparse.ArgumentParser(prog="python -m bench.step", description=__doc__)
+    parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--compiled", action="store_true", help="also measure the compiled block without Triton")
+    parser.add_argument("--no-stock", action="store_true", help="measure ours only")
+    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
+    options = parser.parse_args()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.no_grad():
+        content = measure(device, dtype, options)
+    print(report.table(content["rows"], COLUMNS))
+    name = "step-tiny" if options.tiny else "step"
+    print("written:", report.write(name, content, options.out))
+
+
+def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:
+    """All rows: stock with two kernels, then ours, for each shape."""
+    started = time.perf_counter()
+    model = models.transformer(device, dtype, options.tiny)
+    config = dict(model.config)
+    shapes = models.TINY_SHAPES if options.tiny else tuple(reversed(models.FULL_SHAPES))
+    plan = schedule()
+    cases = {
+        shape: models.sequence(shape, device, dtype, text_dim=config["text_dim"], times=tuple(plan[AT].tolist()))
+        for shape in shapes
+    }
+    print(f"model made in {time.perf_counter() - started:.1f} s", flush=True)
+    rows: list[dict[str, Any]] = []
+    expected: dict[models.Shape, tuple[Tensor, Tensor]] = {}
+    if not options.no_stock:
+        for shape in shapes:
+            stock(model, shape, cases[shape], config, options, rows, expected)
+    notices: list[str] = []
+    kernels = choose_kernels(device, dtype, RuntimeOptions(), notices.append)
+    fast = FastTransformer(model, kernels, notices.append)
+    memory = tables(model, fast, plan, device)
+    fast.begin([case["timestep"] for case in cases.values()])
+    variants = [("ours", kernels)]
+    if options.compiled:
+        compiled = choose_kernels(device, dtype, RuntimeOptions(triton=False, compile=True), notices.append)
+        variants.append(("ours, compiled block", compiled))
+    for name, chosen in variants:
+        fast.kernels = chosen
+        for shape in shapes:
+            case = cases[shape]
+            row = report.timed(lambda c=case: fast(**c, return_dict=False), device, repeats=options.repeats)
+            result = row.pop("result")
+            row |= labels(shape, case, config, name, f"{chosen.attention.name}, {chosen.name}", row["median_s"])
+            if shape in expected:
+                row |= report.difference(expected[shape][0], result[0].cpu())
+                row["audio"] = report.difference(expected[shape][1], result[1].cpu())
+            rows.append(row)
+            print(row, flush=True)
+    return {
+        "what": "one forward of the transformer, random weights, one run",
+        "environment": report.environment(device),
+        "dtype": str(dtype),
+        "adaln_tables": memory,
+        "notices": notices,
+        "rows": rows,
+    }
+
+
+def schedule() -> list[Tensor]:
+    """The distinct timesteps of every forward of a t2va request of 50 steps (49 forwards)."""
+    video, audio = MiniMaxH3Scheduler(shift=12.0), MiniMaxH3Scheduler(shift=3.0)
+    video.set_timesteps(STEPS)
+    audio.set_timesteps(STEPS)
+    return [torch.unique(torch.stack(pair)) for pair in zip(video.timesteps, audio.timesteps, strict=True)]
+
+
+def stock(  # noqa: PLR0913
+    model: nn.Module,
+    shape: models.Shape,
+    case: dict[str, Tensor],
+    config: dict[str, Any],
+    options: argparse.Namespace,
+    rows: list[dict[str, Any]],
+    expected: dict[models.Shape, tuple[Tensor, Tensor]],
+) -> None:
+    """Stock diffusers as it comes, then with another kernel once."""
+    device = case["timestep"].device
+    other = "_native_flash" if device.type == "cuda" else "_native_math"
+    default = "torch's default"
+    for backend, name, repeats in (("native", default, max(2, options.repeats - 1)), (other, other, 1)):
+        model.set_attention_backend(backend)
+        warm = 1 if backend == "native" else 0
+        row = report.timed(lambda: model(**case, return_dict=False), device, warm=warm, repeats=repeats)
+        result = tuple(each.cpu() for each in row.pop("result"))
+        row |= labels(shape, case, config, "stock diffusers", name, row["median_s"])
+        if shape in expected:
+            row |= report.difference(expected[shape][0], result[0])
+            row["audio"] = report.difference(expected[shape][1], result[1])
+        else:
+            expected[shape] = result
+        rows.append(row)
+        print(row, flush=True)
+    model.reset_attention_backend()
+
+
+def tables(model: nn.Module, fast: FastTransformer, plan: list[Tensor], device: torch.device) -> dict[str, Any]:
+    """Build the tables of the whole schedule from the model, install them and drop the projections."""
+    started = time.perf_counter()
+    steps = [each.to(device) for each in plan]
+    key = adaln_tables.TableKey.of(steps, "random weights")
+    before = sum(each.nbytes for each in model.parameters())
+    made = adaln_tables.build(adaln_tables.ModelProjections(model), steps, key)
+    installation = adaln_tables.Installation(model, made)
+    installation.release()
+    fast.install(installation)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    after = sum(each.nbytes for each in model.parameters())
+    gib = 2**30
+    return {
+        "steps": len(plan),
+        "built_in_s": round(time.perf_counter() - started, 2),
+        "weights_gib": round((before - after) / gib, 2),
+        "tables_gib": round(made.nbytes / gib, 2),
+    }
+
+
+def labels(  # noqa: PLR0913
+    shape: models.Shape, case: dict[str, Tensor], config: dict[str, Any], what: str, kernel: str, seconds: float
+) -> dict[str, Any]:
+    """What a row is about, and the rate it means."""
+    rows = case["token_tags"].shape[0]
+    return {
+        "shape": shape.name,
+        "rows": rows,
+        "what": what,
+        "kernel": kernel,
+        "tflops": round(flops(rows, config) / seconds / 1e12, 1),
+    }
+
+
+def flops(rows: int, config: dict[str, Any]) -> float:
+    """Floating-point operations of the trunk's products and attention, two a multiply-add."""
+    inner = config["num_attention_heads"] * config["attention_head_dim"]
+    linears = config["hidden_size"] * (4 * inner + 3 * config["ffn_dim"])
+    return 2.0 * config["num_layers"] * (rows * linears + 2 * rows * rows * inner)
+
+
+if __name__ == "__main__":
+    main()

@@ -24,6 +24,10 @@ class ChannelError(Exception):
     """A line could not be sent or understood; names the peer."""
 
 
+class Unreachable(ChannelError):
+    """A message could not be delivered: the peer is gone or does not read."""
+
+
 class Closed:
     """What a reader delivers last: the peer's end of the line is gone."""
 
@@ -56,7 +60,7 @@ class Channel:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", whole, micros))
 
     def send(self, message: Any) -> None:
-        """Write one message. Raises ChannelError when the peer is gone, stuck, or the message is too long."""
+        """Write one message. Raises Unreachable when the peer is gone or stuck, ChannelError for a message too long."""
         line = json.dumps(codec.encode_tagged(message), separators=(",", ":")).encode() + b"\n"
         if len(line) > MAX_LINE_BYTES:
             raise ChannelError(f"{self._peer}: a {type(message).__name__} of {len(line)} bytes is too long to send")
@@ -64,7 +68,7 @@ class Channel:
             with self._send_lock:
                 self._sock.sendall(line)
         except OSError as error:
-            raise ChannelError(f"{self._peer}: cannot send {type(message).__name__}: {error}") from error
+            raise Unreachable(f"{self._peer}: cannot send {type(message).__name__}: {error}") from error
 
     def read_into(self, sink: Sink) -> None:
         """Start the reader thread."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 GIB = 2**30
+_CGROUP = Path("/sys/fs/cgroup")
 _PHRASES = re.compile(
     r"(CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
     r"|DefaultCPUAllocator: can't allocate|std::bad_alloc|MemoryError|Cannot allocate memory|Unable to allocate)"
@@ -24,14 +25,18 @@ class HostMemory:
     """Host RAM at one moment; `kills` is the kernel's count of processes it ended for want of memory."""
 
     total_bytes: int
-    available_bytes: int
     kills: int
 
 
 def host_memory() -> HostMemory:
-    """Read it now."""
-    memory = psutil.virtual_memory()
-    return HostMemory(memory.total, memory.available, _kernel_kills())
+    """Read it now, as the control group of this process limits it."""
+    total = psutil.virtual_memory().total
+    limit = _figure(_CGROUP / "memory.max", r"^(\d+)$")
+    kills = _figure(_CGROUP / "memory.events", r"^oom_kill (\d+)$")
+    if kills is None:  # no limited group: the count of the whole machine
+        kills = _figure(Path("/proc/vmstat"), r"^oom_kill (\d+)$")
+    # Some containers hide both: then a SIGKILL is reported as just that.
+    return HostMemory(total_bytes=min(total, limit or total), kills=kills or 0)
 
 
 def in_words(text: str) -> str | None:
@@ -52,11 +57,9 @@ def in_death(signal: str | None, rss_bytes: int, before: HostMemory, after: Host
     )
 
 
-def _kernel_kills() -> int:
-    # /proc/vmstat counts kills of the whole machine and of memory-limited control groups alike.
+def _figure(path: Path, pattern: str) -> int | None:
     try:
-        text = Path("/proc/vmstat").read_text(encoding="ascii")
+        found = re.search(pattern, path.read_text(encoding="ascii"), re.MULTILINE)
     except OSError:
-        return 0  # some containers hide it: then a SIGKILL is reported as just that
-    found = re.search(r"^oom_kill (\d+)$", text, re.MULTILINE)
-    return int(found[1]) if found else 0
+        return None
+    return int(found[1]) if found else None

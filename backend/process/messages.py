@@ -102,7 +102,6 @@ class Broken:
     rank: int
     reason: str
     stage: Stage | None = None
-    log_tail: str = ""
 
 
 Command = Setup | Generate | Cancel | Shutdown

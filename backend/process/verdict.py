@@ -13,7 +13,7 @@ from typing import Literal
 
 from backend.errors import EngineFailure
 from backend.process import exhaustion, logs
-from backend.process.channel import ChannelError, Closed
+from backend.process.channel import ChannelError, Closed, Unreachable
 from backend.process.child import Exit
 from backend.process.messages import Broken
 from backend.types import Stage
@@ -44,6 +44,8 @@ class Failure:
                 return Failure(rank=rank, why=str(item), kind="death", stage=stage, exit=item)
             case Broken():
                 return Failure(rank=rank, why=f"failed: {item.reason}", kind="words", stage=item.stage or stage)
+            case Unreachable():
+                return Failure(rank=rank, why=f"cannot be reached: {item}", kind="hangup", stage=stage)
             case ChannelError():
                 return Failure(rank=rank, why=f"broke its channel: {item}", kind="garbage", stage=stage)
             case Closed():

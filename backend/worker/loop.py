@@ -57,9 +57,8 @@ class Rank:
             self._channel.send(
                 Broken(
                     rank=setup.rank,
-                    reason=_last_line(error),
+                    reason=_in_a_line(error),
                     stage=self._report.stage_now,
-                    log_tail=_tail(),
                 )
             )
             _leave(EXIT_BROKEN)
@@ -95,7 +94,7 @@ class Rank:
             if self._world_size > 1:
                 raise  # the other ranks may wait in a collective for this one
             traceback.print_exc()
-            answer = Failed(reason=logs.redact(str(error)), stage=report.stage_now, rank=rank, log_tail=_tail())
+            answer = Failed(reason=logs.redact(str(error)), stage=report.stage_now, log_tail=_tail())
         if rank == 0 and answer is not None:
             self._channel.send(answer)
         else:
@@ -131,8 +130,10 @@ class Rank:
             time.sleep(PULSE_S)
 
 
-def _last_line(error: Exception) -> str:
-    return logs.redact("".join(traceback.format_exception_only(error)).strip().splitlines()[-1])
+def _in_a_line(error: Exception) -> str:
+    """Words for people as they are; of anything else its type and first line (CUDA's errors end in advice)."""
+    text = str(error) if isinstance(error, H3Error) else "".join(traceback.format_exception_only(error)).strip()
+    return logs.redact(text if isinstance(error, H3Error) else text.splitlines()[0])
 
 
 def _tail() -> str:

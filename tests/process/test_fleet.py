@@ -184,6 +184,7 @@ def test_a_refused_request_fails_the_job_and_keeps_the_rank(open_fleet, tmp_path
     events = list(ranks.generate(render(tmp_path)))
     assert isinstance(events[-1], Failed)
     assert events[-1].reason == "stub was told to refuse in stage denoise"
+    assert events[-1].rank is None  # no rank is to blame, and none has to be replaced
     assert ranks.state is FleetState.READY
     assert all(alive(pid) for pid in ranks.pids)
 

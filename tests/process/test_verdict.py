@@ -1,13 +1,13 @@
 import pytest
 
-from backend.process.channel import CLOSED, ChannelError
+from backend.process.channel import CLOSED, ChannelError, Unreachable
 from backend.process.child import Exit
-from backend.process.exhaustion import HostMemory, in_death, in_words
+from backend.process.exhaustion import HostMemory, host_memory, in_death, in_words
 from backend.process.messages import Broken
 from backend.process.verdict import Failure, Scene, report, root_cause
 from backend.types import Stage
 
-HOST = HostMemory(total_bytes=24 * 2**30, available_bytes=2**30, kills=0)
+HOST = HostMemory(total_bytes=24 * 2**30, kills=0)
 
 
 def failures(*items):
@@ -23,6 +23,7 @@ def failures(*items):
         ([(0, Exit(signal="SIGABRT")), (1, Broken(rank=1, reason="ValueError: bad shape"))], 1),
         ([(0, Broken(rank=0, reason="RuntimeError: [gloo] timed out")), (1, Exit(code=7))], 1),
         ([(0, Broken(rank=0, reason="ValueError: a")), (1, Broken(rank=1, reason="ValueError: b"))], 0),
+        ([(0, Unreachable("rank 0: cannot send Setup: Broken pipe")), (0, CLOSED), (0, Exit(code=1))], 0),
         ([(1, ChannelError("rank 1: sent a line nobody can read")), (0, Exit(code=0))], 1),
     ],
 )
@@ -51,7 +52,7 @@ def test_torch_running_out_of_memory_is_named_with_its_numbers(tmp_path):
 
 
 def test_the_kernels_kill_is_told_from_any_other():
-    after = HostMemory(total_bytes=24 * 2**30, available_bytes=20 * 2**30, kills=1)
+    after = HostMemory(total_bytes=24 * 2**30, kills=1)
     assert in_death("SIGKILL", 23 * 2**30, HOST, HOST) is None
     assert in_death("SIGTERM", 23 * 2**30, HOST, after) is None
     assert "it held 23.0 GiB of 24.0 GiB" in in_death("SIGKILL", 23 * 2**30, HOST, after)
@@ -60,3 +61,14 @@ def test_the_kernels_kill_is_told_from_any_other():
 def test_the_last_line_about_memory_is_the_one():
     assert in_words("a\nMemoryError: x\nstd::bad_alloc\nb") == "std::bad_alloc"
     assert in_words("all is well") is None
+
+
+def test_a_process_that_never_came_up_is_reported_by_its_exit():
+    found = failures((0, Unreachable("rank 0: cannot send Setup: Broken pipe")), (0, Exit(code=1)))
+    assert root_cause(found).why == "exited with code 1"
+
+
+def test_memory_of_this_machine_can_be_read():
+    memory = host_memory()
+    assert 2**28 < memory.total_bytes < 2**50
+    assert memory.kills >= 0

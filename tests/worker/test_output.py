@@ -1,0 +1,120 @@
+import json
+
+import numpy as np
+import pytest
+
+from backend import codec
+from backend.errors import WriteFailure
+from backend.presets import Device, Dtype
+from backend.process.messages import Setup
+from backend.types import (
+    EncoderSettings,
+    GenerationRequest,
+    JobId,
+    MediaReport,
+    PreparedMedia,
+    Reference,
+    ReferenceKind,
+    Render,
+    Sampling,
+    Stage,
+)
+from backend.worker import sidecar
+from backend.worker.output import Output
+from backend.worker.report import Report
+
+
+def order(folder, **kwargs):
+    sampling = Sampling(num_frames=30, width=64, height=32, seed=12, num_inference_steps=5)
+    return Render(
+        job=JobId("j"),
+        request=GenerationRequest(
+            prompt="ein „Leuchtturm“ 灯台",
+            references=(Reference(path=folder / "ref.png", kind=ReferenceKind.IMAGE),),
+            sampling=sampling,
+        ),
+        media=PreparedMedia(reports=(MediaReport(name="ref.png", kind=ReferenceKind.IMAGE, container="PNG"),)),
+        folder=folder,
+        **kwargs,
+    )
+
+
+def frames(count):
+    return np.full((count, 32, 64, 3), 90, np.uint8)
+
+
+def test_the_file_holds_the_asked_number_of_frames_though_the_model_decodes_more(tmp_path):
+    import av
+
+    with Output(order(tmp_path, encoder=EncoderSettings(save_last_frame=True, save_wav=True))) as output:
+        output.audio(np.zeros((2, 40_000), np.float32))
+        output.video(frames(17))
+        output.video(frames(17))
+        output.video(frames(17))
+        end = output.seal({"a": 1})
+    with av.open(str(end.video)) as file:
+        assert sum(1 for _ in file.decode(video=0)) == 30
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "audio.wav",
+        "last_frame.png",
+        "video.json",
+        "video.mp4",
+    ]
+
+
+def test_left_early_nothing_remains(tmp_path):
+    with pytest.raises(RuntimeError), Output(order(tmp_path)) as output:
+        output.video(frames(17))
+        raise RuntimeError("model broke")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sidecar_that_cannot_be_written_takes_the_video_with_it(tmp_path):
+    (tmp_path / "video.json").mkdir()
+    with pytest.raises(WriteFailure, match=r"video\.json could not be written"), Output(order(tmp_path)) as output:
+        output.video(frames(30))
+        output.seal({})
+    assert [path.name for path in tmp_path.iterdir()] == ["video.json"]
+
+
+def test_a_render_without_canvas_or_seed_is_a_bug_not_a_video(tmp_path):
+    render = order(tmp_path)
+    bare = codec.decode(Render, codec.encode(render) | {"request": codec.encode(GenerationRequest(prompt="x"))})
+    with pytest.raises(ValueError, match="concrete canvas and seed"):
+        Output(bare)
+
+
+def test_the_sidecar_says_what_was_asked_and_what_it_took(tmp_path):
+    render = order(tmp_path)
+    report = Report(0, lambda event: None)
+    report.seconds = {Stage.ENCODE: 1.23456, Stage.DENOISE: 60.0}
+    report.stage(Stage.MUX)
+    setup = Setup(
+        run="r",
+        rank=0,
+        world_size=2,
+        model="native",
+        checkpoint="/models/h3",
+        device=Device.CUDA,
+        dtype=Dtype.BFLOAT16,
+        rendezvous=tmp_path / "x",
+        cache_dir=tmp_path,
+    )
+    details = sidecar.describe(render, setup, {"attention": "fa3", "versions": {"torch": "2.14"}}, report)
+    assert json.loads(json.dumps(details)) == details
+    assert codec.decode(GenerationRequest, details["request"]) == render.request
+    assert details["task"] == "ref2va"
+    assert (details["seed"], details["num_frames"], details["width"], details["height"]) == (12, 30, 64, 32)
+    assert details["steps"] == {"sigma_points": 5, "forwards": 4}
+    assert (details["device"], details["dtype"], details["world_size"]) == ("cuda", "bfloat16", 2)
+    assert details["attention"] == "fa3"
+    assert details["seconds"] | {"mux": 0} == {"encode": 1.235, "denoise": 60.0, "mux": 0}
+    assert details["media"][0]["container"] == "PNG"
+    sidecar.write(tmp_path / "s.json", details)
+    assert json.loads((tmp_path / "s.json").read_text(encoding="utf-8")) == details
+
+
+def test_versions_name_what_is_installed_only():
+    found = sidecar.versions(("numpy", "no-such-distribution"))
+    assert found["numpy"] == np.__version__
+    assert set(found) == {"python", "numpy"}

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def tiny_checkpoint() -> Path:
-    """The built-in tiny checkpoint, built once for as long as its sources stay the same. Read-only: copy to change it."""
+    """The built-in tiny checkpoint, built once while its sources stay the same. Read-only: copy to change it."""
     sources = [ROOT / "backend" / "checkpoints" / name for name in ("nano.py", "tokenizer.py", "catalog.py")]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     folder = Path(tempfile.gettempdir()) / "h3-studio-tests" / f"tiny-{digest}"

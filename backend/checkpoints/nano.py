@@ -55,7 +55,7 @@ TRANSFORMER = {
     "rope_freq_dim": 2,  # 12 of 16 channels rotate, as 96 of 128 do in the release
 }
 VAE = {
-    "block_out_channels": (8, 8, 8, 16, 16, 16),
+    "block_out_channels": (4, 8, 8, 16, 16, 16),
     "layers_per_block": 1,
     "norm_num_groups": 4,
     "decoder_num_layers": 2,
@@ -68,12 +68,11 @@ AUDIO_VAE = {
     "latent_dim": 64,
     "decoder_dim": 128,  # halved by each of the seven upsamplers, so it cannot be smaller
     "num_attention_heads": 4,
-    "resblock_kernel_sizes": (3, 7),
-    "resblock_dilation_sizes": ((1, 3), (1, 3)),
+    "resblock_kernel_sizes": (3,),
+    "resblock_dilation_sizes": ((1, 3),),
 }
-# Gains found by measuring: sound at about -20 dBFS RMS, pictures that fill the range and hardly clip.
-AUDIO_GAIN = 0.006
-PICTURE_GAIN = 1.5
+LOUDNESS = 0.1  # RMS of the sound, of full scale: -20 dBFS
+PICTURE_GAIN = 1.5  # pictures then fill the range and hardly clip
 
 
 def build(out: Path) -> Path:
@@ -122,8 +121,7 @@ def _write(folder: Path) -> None:
 
     audio_vae = library.AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **_latent_statistics(32))
     _randomize(audio_vae, generator)
-    with torch.no_grad():
-        audio_vae.decoder.conv_post.weight_g.mul_(AUDIO_GAIN)
+    _set_loudness(audio_vae, generator)
     audio_vae.save_pretrained(folder / "audio_vae")  # float32, as released
 
     for name in ("transformer", "transformer_ref"):
@@ -206,6 +204,18 @@ def _randomize(model: nn.Module, generator: torch.Generator) -> None:
                 direction = named[name[:-1] + "v"]
                 dims = [dim for dim in range(direction.ndim) if parameter.shape[dim] == 1]
                 parameter.copy_(torch.linalg.vector_norm(direction, dim=dims, keepdim=True))
+
+
+def _set_loudness(audio_vae: Any, generator: torch.Generator) -> None:
+    """Scale the last convolution until noise latents decode to sound of `LOUDNESS`."""
+    import torch
+
+    latents = torch.empty(1, 32, 80).normal_(0.0, 1.4, generator=generator)
+    with torch.no_grad():
+        gain = audio_vae.decoder.conv_post.weight_g
+        gain.mul_(1e-4)  # far from the clamp at full scale while measuring
+        rms = audio_vae.decode(latents).sample.square().mean().sqrt().item()
+        gain.mul_(float(f"{LOUDNESS / rms:.2g}"))  # rounded: the same on every machine
 
 
 def _smooth_pictures(vae: Any, generator: torch.Generator) -> None:

@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from diffusers.models.modeling_utils import get_parameter_dtype
 from torch import Tensor

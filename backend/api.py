@@ -134,7 +134,7 @@ class Backend:
 
     def probe(self, path: Path) -> MediaReport:
         """What a file is, found out in a sandbox. Raises MediaRefused."""
-        return self._services.probe_file(path)
+        return self._services.probe_file(path, path.name, False)
 
     def plan(
         self,

@@ -34,11 +34,15 @@ GRACE_S = 3  # open event streams get this long when the program ends
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """Where and how the page is served. `auth` holds (user, password) pairs; a share link needs some."""
+    """Where and how the page is served. `auth` holds (user, password) pairs.
+
+    A share link needs some, unless `share_open` says that anybody who has the link may use this machine.
+    """
 
     host: str = "127.0.0.1"
     port: int = 7860
     share: bool = False
+    share_open: bool = False
     auth: tuple[tuple[str, str], ...] = ()
     open_browser: bool = False
 
@@ -48,10 +52,10 @@ def serve(backend: Backend, settings: Settings, options: ServeOptions, announce:
 
     Raises Unavailable when the port is taken or a share link is asked for without a password.
     """
-    if options.share and not options.auth:
-        raise Unavailable("share: a public link needs a password; give --auth USER:PASSWORD as well")
-    _probe_port(options)
     try:
+        if options.share and not options.auth and not options.share_open:
+            raise Unavailable("share: a public link needs a password; give --auth USER:PASSWORD as well")
+        _probe_port(options)
         server = _Server(build_app(backend, settings, options), options, announce)
         server.run()
     finally:
@@ -63,7 +67,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
     prepare_process(settings)
     import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
 
-    from backend.http import routers
+    from backend.http.routes import routers
     from h3ui import page, theme
 
     app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)

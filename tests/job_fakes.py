@@ -1,4 +1,4 @@
-"""An engine without processes and media services without decoders, for tests of jobs. Every knob is a plain attribute."""
+"""An engine without processes and media services without decoders, for tests of jobs. Every knob is an attribute."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class FakeEngine:
         self.world.closed += 1
 
 
-def fake_probe(path: Path) -> MediaReport:
+def fake_probe(path: Path, field: str, keyframe: bool) -> MediaReport:
     """Believes suffixes, unless the content says text."""
     if path.read_bytes()[:4] == b"text" or path.suffix not in KINDS:
         raise MediaRefused(Problem(field=path.name, value="text", rule="is no picture, video or sound"))

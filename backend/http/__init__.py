@@ -1,1 +1,4 @@
-"""HTTP routes beside the page, on the same jobs. Knows `backend.api` and nothing below it."""
+"""HTTP routes beside the page: `guards`, `files`, `health`, `forms` and `videos`, mounted by `routes`.
+
+Knows `backend.api` and nothing below it.
+"""

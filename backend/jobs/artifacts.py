@@ -19,17 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import H3Error, JobNotFound
-from backend.jobs.records import with_paths
+from backend.jobs.records import OUTPUT_NAMES, SIDECAR, VIDEO, with_paths
 from backend.types import GenerationRequest, JobId
 
-VIDEO, SIDECAR = "video.mp4", "video.json"
-OUTPUT_NAMES = {  # every file a job may hand out, and what it is
-    VIDEO: "video/mp4",
-    SIDECAR: "application/json",
-    "last_frame.png": "image/png",
-    "audio.wav": "audio/wav",
-    "tensors.safetensors": "application/octet-stream",
-}
 KEEP_INPUTS_S = 30 * 24 * 3600.0  # inputs of ended jobs serve retry and duplicate that long
 KEEP_INPUTS_BYTES = 20 * 2**30  # oldest go first above this
 KEEP_UPLOADS_S = 24 * 3600.0

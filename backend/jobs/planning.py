@@ -78,14 +78,16 @@ def make_plan(
         duration_s=sampling.num_frames / FPS,
         num_forwards=sampling.num_inference_steps - 1,
         tags=_tags(request.references, reports),
-        reports=tuple(reports[path] for path in _paths(request) if path in reports),
+        reports=tuple(reports[path] for _, path in _named(request)),
         notices=tuple(notices),
     )
 
 
-def _paths(request: GenerationRequest) -> list[Path]:
-    paths = [request.first_frame, request.last_frame, *(reference.path for reference in request.references)]
-    return list(dict.fromkeys(path for path in paths if path is not None))
+def _named(request: GenerationRequest) -> list[tuple[str, Path]]:
+    """(field, path) of every medium of a request."""
+    named = [("first_frame", request.first_frame), ("last_frame", request.last_frame)]
+    named += [(f"references[{index}]", reference.path) for index, reference in enumerate(request.references)]
+    return [(field, path) for field, path in named if path is not None]
 
 
 def _look_at(
@@ -93,13 +95,15 @@ def _look_at(
 ) -> dict[Path, MediaReport]:
     """Reports of all media that can be looked at; a refused file becomes a problem."""
     reports: dict[Path, MediaReport] = {}
-    paths = _paths(request)
-    for path in paths if len(paths) <= limits.MAX_REFERENCES + 2 else ():  # more is refused without opening any
+    named = _named(request)
+    for field, path in named if len(named) <= limits.MAX_REFERENCES + 2 else ():  # more is refused without opening any
+        if path in reports:
+            continue
         if path in probed:
             reports[path] = probed[path]
         elif path.is_file():  # a missing one is reported by `limits.validate`
             try:
-                reports[path] = services.probe_file(path)
+                reports[path] = services.probe_file(path, field, not field.startswith("references"))
             except MediaRefused as error:
                 problems.append(error.problem)
     return reports

@@ -18,6 +18,15 @@ from backend.types import GenerationRequest, JobId
 ADMIN = "*"  # sees every job and may do everything; no session id or user name is a lone asterisk
 TITLE_CHARS = 60
 
+VIDEO, SIDECAR = "video.mp4", "video.json"
+OUTPUT_NAMES = {  # every file a job may hand out, and what it is
+    VIDEO: "video/mp4",
+    SIDECAR: "application/json",
+    "last_frame.png": "image/png",
+    "audio.wav": "audio/wav",
+    "tensors.safetensors": "application/octet-stream",
+}
+
 T = TypeVar("T")
 
 

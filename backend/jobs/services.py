@@ -26,14 +26,15 @@ _ensuring = threading.Lock()  # two jobs must not build or complete the same che
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """`probe_file` and `prepare` decode in a sandboxed child and raise MediaRefused.
+    """`probe_file` (file, field it fills, whether as a keyframe) and `prepare` decode in a sandboxed child and raise
+    MediaRefused.
 
     `find_checkpoint` describes a preset's checkpoint, `ensure_checkpoint` makes it complete on this disk; both raise
     CheckpointError.
     """
 
     engine: EngineFactory
-    probe_file: Callable[[Path], MediaReport]
+    probe_file: Callable[[Path, str, bool], MediaReport]
     prepare: Callable[[GenerationRequest, Geometry, Path], PreparedMedia]
     find_checkpoint: Callable[[HardwarePreset, Settings], Checkpoint]
     ensure_checkpoint: Callable[[HardwarePreset, Settings, Tell], Path]
@@ -63,6 +64,14 @@ def ensure_checkpoint(preset: HardwarePreset, settings: Settings, tell: Tell) ->
         return catalog.ensure(checkpoint_name(preset, settings), settings, tell)
 
 
+def probe_media(path: Path, field: str, keyframe: bool) -> MediaReport:
+    """What a file is, found out in a sandbox. Raises MediaRefused naming `field`."""
+    from backend.media.probe import probe_file
+    from backend.media.sandbox import Role
+
+    return probe_file(path, role=Role.FIRST_FRAME if keyframe else Role.REFERENCE, field=field)
+
+
 def build_engine(preset: HardwarePreset, checkpoint: Path, settings: Settings) -> Engine:
     """The engine a preset names, not started."""
     if preset.engine is EngineName.STUB:
@@ -77,11 +86,10 @@ def build_engine(preset: HardwarePreset, checkpoint: Path, settings: Settings) -
 def real_services(engine: EngineFactory | None = None) -> Services:
     """The services of the program itself, with another engine factory where one is given."""
     from backend.media.prepare import prepare_request
-    from backend.media.probe import probe_file
 
     return Services(
         engine=engine or build_engine,
-        probe_file=probe_file,
+        probe_file=probe_media,
         prepare=prepare_request,
         find_checkpoint=find_checkpoint,
         ensure_checkpoint=ensure_checkpoint,

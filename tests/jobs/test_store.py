@@ -139,8 +139,8 @@ def test_ten_thousand_rows_list_within_a_tenth_of_a_second(store):
     for index in range(10_000):
         store_row = (f"j{index:08d}", "ann" if index % 2 else "bob", index, f"a boat number {index}")
         connection.execute(
-            "INSERT INTO jobs (id, owner, state, place, request, prompt, preset, quality, title, tags, labels, created_at)"
-            " VALUES (?1, ?2, 'succeeded', ?3, json_object('prompt', ?4), ?4, 'p', 'q', ?4, '[]', '{}', 0)",
+            "INSERT INTO jobs (id, owner, state, place, request, prompt, preset, quality, title, tags, labels,"
+            " created_at) VALUES (?1, ?2, 'succeeded', ?3, json_object('prompt', ?4), ?4, 'p', 'q', ?4, '[]', '{}', 0)",
             store_row,
         )
     connection.execute("COMMIT")

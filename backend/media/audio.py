@@ -30,6 +30,12 @@ _DOWNMIX = {
     "BR": (0.0, _HALF), "SL": (_HALF, 0.0), "SR": (0.0, _HALF), "BC": (0.5, 0.5), "FLC": (_HALF, 0.0),
     "FRC": (0.0, _HALF), "DL": (1.0, 0.0), "DR": (0.0, 1.0),
 }  # fmt: skip
+# What a file without a channel mask means by its channels: the order of WAVE_FORMAT_EXTENSIBLE
+_USUAL = {
+    1: ("FC",), 2: ("FL", "FR"), 3: ("FL", "FR", "FC"), 4: ("FL", "FR", "BL", "BR"), 5: ("FL", "FR", "FC", "BL", "BR"),
+    6: ("FL", "FR", "FC", "LFE", "BL", "BR"), 7: ("FL", "FR", "FC", "LFE", "BC", "SL", "SR"),
+    8: ("FL", "FR", "FC", "LFE", "BL", "BR", "SL", "SR"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,15 +158,16 @@ def _blocks(
 ) -> Iterator[tuple[Fraction | None, np.ndarray]]:
     """(file time in s, float32 (channels, n)) of each decoded block, in the rate and layout of the file."""
     container.seek(0 if seek_to is None else max(0, int(seek_to * av.time_base)))
-    planar = av.AudioResampler(format="fltp", layout=stream.layout, rate=stream.rate)  # a change of format only
+    # A change of format only. Packed, because PyAV 18 reads past the planes of a planar frame of eight channels.
+    packed = av.AudioResampler(format="flt", layout=stream.layout, rate=stream.rate)
     try:
         for frame in container.decode(stream):
             if frame.sample_rate != stream.rate or frame.layout.nb_channels != stream.channels:
                 has = "its rate or channels change midway"
                 raise source.refuse(has, "sound must keep one rate and layout", "export it again as WAV")
             at = containers.seconds(frame.pts, frame.time_base)
-            for block in planar.resample(frame):
-                yield at, block.to_ndarray()
+            for block in packed.resample(frame):
+                yield at, block.to_ndarray().reshape(-1, stream.channels).T
     except av.FFmpegError as error:
         raise containers.damaged(source, error) from error
 
@@ -201,11 +208,12 @@ def _finish(raw: np.ndarray, stream: Any) -> Sound:
         raw = np.nan_to_num(raw, nan=0.0, posinf=0.0, neginf=0.0)
         warnings.append(f"{bad} of its samples were no numbers (NaN or infinite) and are silent now")
     names = tuple(channel.name for channel in stream.layout.channels)
+    names = _USUAL[stream.channels] if "NONE" in names or len(names) != stream.channels else names
     stereo = to_stereo(raw, names)
     if len(names) == 1:
         actions.append("put the one channel on both sides")
     elif len(names) > 2:
-        actions.append(f"mixed {len(names)} channels ({stream.layout.name}) down to stereo")
+        actions.append(f"mixed {len(names)} channels ({' '.join(names)}) down to stereo")
     samples = np.ascontiguousarray(resample(stereo, stream.rate), dtype=np.float32)
     if stream.rate != AUDIO_SAMPLE_RATE:
         actions.append(f"resampled from {stream.rate} to {AUDIO_SAMPLE_RATE} Hz")

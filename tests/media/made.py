@@ -1,0 +1,137 @@
+"""Media made for the tests with Pillow, PyAV and soundfile: known pictures, clips and sounds."""
+
+import struct
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+
+from backend.media import boxes
+
+
+def sine(hz: float, seconds: float, rate: int, channels: int = 1, amplitude: float = 0.5) -> np.ndarray:
+    """float32 (channels, n)."""
+    time = np.arange(round(seconds * rate)) / rate
+    return np.repeat((amplitude * np.sin(2 * np.pi * hz * time))[None], channels, axis=0).astype(np.float32)
+
+
+def peak_hz(samples: np.ndarray, rate: int = 32000) -> float:
+    spectrum = np.abs(np.fft.rfft(samples * np.hanning(len(samples))))
+    return float(np.argmax(spectrum) * rate / len(samples))
+
+
+def solid(rgb: tuple[int, int, int], width: int, height: int) -> np.ndarray:
+    return np.broadcast_to(np.array(rgb, np.uint8), (height, width, 3)).copy()
+
+
+def numbered(index: int, width: int = 320, height: int = 192) -> np.ndarray:
+    """A frame whose brightness tells its number: 2 * index, below 256."""
+    return solid((2 * index % 256,) * 3, width, height)
+
+
+class Clip:
+    """An MP4 or MOV written frame by frame with time stamps of our choosing."""
+
+    def __init__(self, path: Path, width: int, height: int, *, codec: str = "libx264", **options: object) -> None:
+        self.path = path
+        self._clock = Fraction(str(options.pop("clock", "1/90000")))
+        rate = options.pop("rate", 24)
+        pixel_format = str(options.pop("pixel_format", "yuv420p"))
+        tags = options.pop("tags", {})
+        aspect = options.pop("aspect", None)
+        sound = options.pop("sound", None)  # (rate, layout)
+        container_format = options.pop("format", None)
+        self._container = av.open(str(path), "w", format=container_format)
+        extra = {"x265-params": "log-level=none"} if codec == "libx265" else {"preset": "ultrafast", "qp": "12"}
+        self._video = self._container.add_stream(codec, rate=rate, options=extra if codec.startswith("libx26") else {})
+        self._video.width, self._video.height, self._video.pix_fmt = width, height, pixel_format
+        self._video.codec_context.time_base = self._clock
+        if aspect:
+            self._video.codec_context.sample_aspect_ratio = aspect
+        for name, value in tags.items():
+            setattr(self._video.codec_context, name, value)
+        self._tags = tags
+        self._audio = None
+        if sound:
+            self._audio = self._container.add_stream("aac", rate=sound[0], layout=sound[1])
+            self._audio_layout = sound[1]
+
+    def frame(self, pixels, seconds: Fraction | float) -> None:
+        """uint8 (height, width, 3), or an av.VideoFrame, shown at `seconds`."""
+        frame = pixels
+        if isinstance(pixels, np.ndarray):
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame = frame.reformat(
+                format=self._video.pix_fmt,
+                src_color_range=2,
+                dst_color_range=self._tags.get("color_range", 1),
+                dst_colorspace=self._tags.get("colorspace", 5),
+            )
+        frame.pts, frame.time_base = round(Fraction(seconds) / self._clock), self._clock
+        self._container.mux(self._video.encode(frame))
+
+    def sound(self, samples: np.ndarray, at: float = 0.0) -> None:
+        rate = self._audio.rate
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples), format="fltp", layout=self._audio_layout)
+        frame.sample_rate, frame.pts, frame.time_base = rate, round(at * rate), Fraction(1, rate)
+        self._container.mux(self._audio.encode(frame))
+
+    def close(self) -> Path:
+        self._container.mux(self._video.encode(None))
+        if self._audio:
+            self._container.mux(self._audio.encode(None))
+        self._container.close()
+        return self.path
+
+
+def clip(path: Path, count: int = 96, width: int = 320, height: int = 192, fps: Fraction | int = 24, **options) -> Path:
+    """`count` numbered frames at a constant rate."""
+    made = Clip(path, width, height, rate=fps, **options)
+    for index in range(count):
+        made.frame(numbered(index, width, height), Fraction(index) / fps)
+    return made.close()
+
+
+def picture_and_pattern(width: int, height: int) -> np.ndarray:
+    """Left half red, right half blue: tells rotations and mirrorings apart together with a green top left corner."""
+    pixels = np.concatenate(
+        [solid((220, 30, 30), width // 2, height), solid((30, 30, 220), width // 2, height)], axis=1
+    )
+    pixels[: height // 4, : width // 4] = (30, 200, 30)
+    return pixels
+
+
+def with_matrix(path: Path, matrix: tuple[int, int, int, int]) -> Path:
+    """Set the display matrix (a, b, c, d; 1 is no scaling) of the first track, as `-display_rotation` does."""
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 4
+    at += 40 if data[at] == 0 else 52
+    a, b, c, d = (value << 16 for value in matrix)
+    struct.pack_into(">9i", data, at, a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    return path
+
+
+def top_level_kinds(path: Path) -> list[bytes]:
+    with path.open("rb") as file:
+        return [box.kind for box in boxes.top_level(file)]
+
+
+def mp3_with_cover(path: Path, samples: np.ndarray, rate: int, cover: bytes) -> Path:
+    """An MP3 with an attached picture, as players write it."""
+    with av.open(str(path), "w", format="mp3") as container:
+        audio = container.add_stream("libmp3lame", rate=rate, layout="stereo")
+        picture = container.add_stream("png", rate=1)
+        picture.width = picture.height = 64
+        picture.pix_fmt = "rgb24"
+        picture.disposition = av.stream.Disposition.attached_pic
+        container.start_encoding()
+        packet = av.Packet(cover)
+        packet.stream, packet.pts, packet.dts, packet.time_base = picture, 0, 0, Fraction(1, rate)
+        container.mux(packet)
+        frame = av.AudioFrame.from_ndarray(samples, format="fltp", layout="stereo")
+        frame.sample_rate, frame.pts, frame.time_base = rate, 0, Fraction(1, rate)
+        container.mux(audio.encode(frame))
+        container.mux(audio.encode(None))
+    return path

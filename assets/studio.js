@@ -1,5 +1,8 @@
 // What the page does by itself: theme, the address, tags into the prompt, hover previews, Ctrl+Enter.
 (() => {
+  let awaitShown = false;
+  let lastShown = '';
+
   const applyTheme = () => {
     const chosen = localStorage.getItem('h3-theme');
     if (chosen && document.body) document.body.classList.toggle('dark', chosen === 'dark');
@@ -41,6 +44,8 @@
       localStorage.setItem('h3-theme', document.body.classList.contains('dark') ? 'light' : 'dark');
       applyTheme();
     }
+    // On a phone the result stands below the form: bring it into view once a job was accepted.
+    if (at('#generate')) awaitShown = true;
     const tag = at('[data-tag]');
     if (tag) insertTag(tag.dataset.tag);
     const source = at('[data-copy]');
@@ -69,13 +74,18 @@
     if (!shown) return;
     const address = new URL(window.location.href);
     const job = shown.dataset.shown;
+    if (job && awaitShown && job !== lastShown) {
+      awaitShown = false;
+      if (window.innerWidth <= 900) document.querySelector('#live').scrollIntoView({ behavior: 'smooth', block: 'start' });
+    }
+    lastShown = job;
     if ((address.searchParams.get('job') || '') === job) return;
     if (job) address.searchParams.set('job', job);
     else address.searchParams.delete('job');
     window.history.replaceState(null, '', address);
   };
 
-  window.addEventListener('DOMContentLoaded', () => {
+  const begin = () => {
     settle();
     new MutationObserver(follow).observe(document.body, {
       subtree: true,
@@ -83,5 +93,8 @@
       attributes: true,
       attributeFilter: ['data-shown'],
     });
-  });
+  };
+  // Gradio adds this script to a page that may be loaded already.
+  if (document.readyState === 'loading') window.addEventListener('DOMContentLoaded', begin);
+  else begin();
 })();

@@ -5,7 +5,9 @@ Handlers only submit and watch; they are wired to components in `h3ui.page` and 
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import functools
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Mapping
@@ -107,11 +109,12 @@ class Handlers:
             job = self.backend.submit(asked, owner=owner, preset=preset, quality=values.quality)
         except H3Error as error:
             return {p.problems: problems_html(error)}
-        return {p.problems: "", **self.show(job, owner)}
+        return {p.problems: "", **self.show(job, owner, request)}
 
-    def show(self, job: JobId, owner: str) -> Updates:
-        """Make `job` the one in the light."""
+    def show(self, job: JobId, owner: str, request: gr.Request) -> Updates:
+        """Make `job` the one in the light; whoever watched another in this tab stops before it can draw over this."""
         p = self.panels
+        self.watchers.begin(str(request.session_hash))
         return {p.job: job, p.last_job: job, **self.look(job, owner), p.queue.rows: self.queue_html(owner, job)}
 
     def look(self, job: JobId, owner: str) -> Updates:
@@ -145,16 +148,18 @@ class Handlers:
             return
         p, owner, tab = self.panels, owner_of(session, request), str(request.session_hash)
         token = self.watchers.begin(tab)
+        wanted = functools.partial(self.watchers.beat, tab, token)
         decode_s: float | None = None
         try:
-            async for record, view in watch.follow(self.backend, JobId(job), owner):
+            async for record, view in watch.follow(self.backend, JobId(job), owner, wanted):
                 if decode_s is None and view.started_at:
-                    decode_s = self.expected_decode_s(record, owner)
-                if not self.watchers.beat(tab, token):
-                    return
+                    decode_s = await asyncio.to_thread(self.expected_decode_s, record, owner)
                 yield self.picture(record, view, owner, decode_s)
         except JobNotFound:
             return  # deleted meanwhile: the handler that deleted it has changed the panel
+        if not wanted():
+            yield {p.status: gr.skip()}  # Gradio sends the last yield again at the end: it must not be a picture
+            return
         self.watchers.end(tab, token, job)
         yield {p.queue.rows: self.queue_html(owner, job), p.status: self.status_html()}
 
@@ -306,7 +311,7 @@ class Handlers:
         """Files fell into the tray: probe each, keep the good ones, say why not of the others."""
         p = self.panels.references
         if not paths:
-            return {}
+            return gr.skip()
         added, refusals = list(items or ()), []
         for path in paths:
             try:
@@ -323,7 +328,7 @@ class Handlers:
         index = int(did.get("index", -1))
         kept, refusals = tuple(items or ()), []
         if not 0 <= index < len(kept):
-            return {}
+            return gr.skip()
         if did["action"] in ("up", "down"):
             kept = form.move(kept, index, -1 if did["action"] == "up" else 1)
         elif did["action"] == "remove":
@@ -347,22 +352,23 @@ class Handlers:
             return {self.panels.gallery.count: count, self.panels.gallery.cards: cards}
         job = JobId(did.get("job", ""))
         try:
-            return self._act(did, job, owner, data)
+            return self._act(did, job, data, request)
         except H3Error as error:
             return {self.panels.problems: problems_html(error), self.panels.queue.rows: self.queue_html(owner, job)}
 
-    def _act(self, did: dict[str, str], job: JobId, owner: str, data: dict[Any, Any]) -> Updates:
+    def _act(self, did: dict[str, str], job: JobId, data: dict[Any, Any], request: gr.Request) -> Updates:
         p = self.panels
+        owner = owner_of(data[p.session], request)
         match did.get("action"):
             case "open":
-                return {**self.show(job, owner), p.tabs: gr.update(selected="studio")}
+                return {**self.show(job, owner, request), p.tabs: gr.update(selected="studio")}
             case "cancel":
                 self.backend.cancel(job, owner=owner)
                 return {p.queue.rows: self.queue_html(owner, data[p.job])}
             case "retry":
-                return self.show(self.backend.retry(job, owner=owner), owner)
+                return self.show(self.backend.retry(job, owner=owner), owner, request)
             case "reseed":
-                return self.show(self.backend.duplicate(job, owner=owner), owner)
+                return self.show(self.backend.duplicate(job, owner=owner), owner, request)
             case "reorder":
                 self.backend.reorder(job, int(did["position"]), owner=owner)
                 return {p.queue.rows: self.queue_html(owner, data[p.job])}
@@ -382,7 +388,7 @@ class Handlers:
                         p.result.live: result.cleared_html(self.backend.checkpoint().notice),
                     }
                 return updates
-        return {}
+        return gr.skip()
 
     def fill(self, record: JobRecord) -> Updates:
         """Panel values that make a stored job again; its media are copied to where this page may show them."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -76,15 +76,20 @@ class Watchers:
         self.end(tab, self.begin(tab), job)
 
 
-async def follow(backend: Backend, job: JobId, owner: str) -> AsyncIterator[tuple[JobRecord, JobView]]:
+async def follow(
+    backend: Backend, job: JobId, owner: str, wanted: Callable[[], bool]
+) -> AsyncIterator[tuple[JobRecord, JobView]]:
     """(record, view) from the first event on, again whenever something changed, at least every second; then the end.
 
+    Stops early once `wanted` says no.
     Raises JobNotFound for a job that is gone or somebody else's.
     """
     view = JobView()
     shown_at = 0.0
-    while True:
+    while wanted():
         record, fresh = await asyncio.to_thread(_look, backend, job, owner, view.seq)
+        if not wanted():
+            return
         changed = bool(fresh)
         view = render.follow(fresh, view)
         if changed or time.monotonic() - shown_at >= QUIET_S:

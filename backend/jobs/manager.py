@@ -13,7 +13,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from backend.errors import EngineFailure, H3Error, JobNotFound, NotNow
-from backend.events import TERMINAL, Cancelled, Event, Failed, Heartbeat, Interrupted, Started, TerminalEvent
+from backend.events import (
+    TERMINAL,
+    Cancelled,
+    Event,
+    Failed,
+    Heartbeat,
+    Interrupted,
+    Started,
+    Succeeded,
+    TerminalEvent,
+)
 from backend.jobs.artifacts import Artifacts
 from backend.jobs.feed import Feed
 from backend.jobs.line import Line
@@ -257,9 +267,9 @@ class JobManager:
         """Store and publish the end, however long the database refuses; only closing gives up (a restart repairs)."""
         if isinstance(end, Cancelled) and self._closing:
             end = Interrupted(reason=CLOSED)
+        self._shop.artifacts.close_job(job, succeeded=isinstance(end, Succeeded))
         while not self._try_end(job, end) and not self._closing:
             self._pause_a_moment()
-        self._shop.artifacts.close_job(job, succeeded=self._store_says_success(job))
         with self.line.changed:
             self._running = None
 
@@ -269,8 +279,8 @@ class JobManager:
         except StoreFailure as error:
             self._trouble = str(error)
             return False
-        except NotNow:
-            pass  # it was ended from another side; the first end stands
+        except NotNow:  # it was ended from another side; the first end stands
+            self._shop.artifacts.close_job(job, succeeded=self._store_says_success(job))
         self._trouble = ""
         return True
 

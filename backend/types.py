@@ -16,6 +16,8 @@ FPS = 24  # fixed by the model: h3-facts 1, diffusers MINIMAX_H3_FPS
 AUDIO_SAMPLE_RATE = 32_000  # Hz, audio_vae/config.json sampling_rate
 AUDIO_CHANNELS = 2
 
+VIDEO_NAME, SIDECAR_NAME = "video.mp4", "video.json"  # in Render.folder; together they are a result
+
 
 class Task(StrEnum):
     """What the model is asked to do; derived from a request, never chosen."""

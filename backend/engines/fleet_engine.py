@@ -18,7 +18,7 @@ from backend.presets import HardwarePreset
 from backend.process.fleet import Fleet, FleetState
 from backend.process.spec import FleetSpec
 from backend.settings import Settings
-from backend.types import GenerationRequest, JobId, Render, Stage, Task
+from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId, Render, Stage, Task
 
 
 class FleetEngine:
@@ -117,7 +117,7 @@ class FleetEngine:
             for event in self._events(render, cancelled):
                 ended = isinstance(event, TERMINAL)
                 if isinstance(event, Failed | Cancelled):
-                    _remove_parts(render.folder)
+                    _remove_result(render.folder)
                 yield event
         finally:
             with self._lock:
@@ -169,7 +169,7 @@ class FleetEngine:
         return fleet
 
 
-def _remove_parts(folder: Path) -> None:
-    """Delete temporary files of a writer that was killed in mid-file."""
-    for part in folder.glob(".*.part"):
-        part.unlink(missing_ok=True)
+def _remove_result(folder: Path) -> None:
+    """Delete what a render left that did not succeed: a rank may be killed in mid-file, or between two files."""
+    for path in (folder / SIDECAR_NAME, folder / VIDEO_NAME, *folder.glob(".*.part")):
+        path.unlink(missing_ok=True)

@@ -24,7 +24,7 @@ from backend.process import exhaustion, logs
 from backend.process.channel import ChannelError, Closed
 from backend.process.child import Child, Exit, Launch
 from backend.process.messages import Answer, Broken, Cancel, Done, Generate, Pulse, Ready, Shutdown
-from backend.process.runs import RunFolder
+from backend.process.runs import RunFolder, sweep
 from backend.process.spec import FleetSpec
 from backend.process.verdict import Failure, Scene, report
 from backend.process.watch import Watch
@@ -78,12 +78,12 @@ class Fleet:
 
     @property
     def state(self) -> FleetState:
-        """Where the fleet is in its life; DEFUNCT as soon as a failure was cleaned up, also when idle."""
+        """Where the fleet is in its life; an idle one is DEFUNCT at the first sign of failure."""
         return self._state
 
     @property
     def failure(self) -> EngineFailure | None:
-        """Why the fleet is defunct, or None."""
+        """Why the fleet is defunct, once every rank is gone; else None."""
         return self._failure
 
     @property
@@ -163,6 +163,7 @@ class Fleet:
         self._memory = exhaustion.host_memory()
         self._watch = Watch(self.spec.world_size, self.spec.deadlines, time.monotonic())
         try:
+            sweep(self.spec.settings.run_dir)
             self._run = run = RunFolder(self.spec.settings.run_dir)
             failures = self._spawn_all(run) or self._loop()
         except Exception as error:  # the outermost frame of this thread: whoever waits for an event must hear of it
@@ -208,6 +209,9 @@ class Fleet:
             if failure is None and (hung := self._watch.verdict(now)) is not None:
                 failure = self._hung(*hung)
             if failure is not None:
+                with self._lock:
+                    if self._state is FleetState.READY:  # idle: from now on nobody may give it work
+                        self._state = FleetState.DEFUNCT
                 return self._gather(failure)
             if now - rotated > 60:
                 rotated = now
@@ -262,7 +266,16 @@ class Fleet:
                 break
             if isinstance(item, Exit | Closed | ChannelError | Broken):
                 failures.append(Failure.of(rank, item, self._watch.stage(rank)))
+            elif isinstance(item, Done):
+                self._done.add(rank)
+            elif isinstance(item, Succeeded):
+                self._late(item, {failure.rank for failure in failures})
         return failures
+
+    def _late(self, success: Succeeded, failed: set[int]) -> None:
+        """Rank 0 finished while the fleet fell: it counts if those who failed had done their part before."""
+        if failed <= self._done:
+            self._terminal = success
 
     def _end(self, failures: list[Failure]) -> None:
         survivors = self._kill_all(asked=not failures)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_ID = re.compile(r"\d{8}-\d{6}-\d+-[0-9a-f]{6}")  # others keep folders of their own in run_dir
 _LOCK = "lock"
 _GATE = ".gate"
 
@@ -51,12 +53,12 @@ class RunFolder:
 
 
 def sweep(run_dir: Path) -> tuple[str, ...]:
-    """Remove folders of runs whose owner is gone; returns their ids. Call once at program start."""
+    """Remove folders of runs whose owner is gone; returns their ids. Every fleet does so first."""
     if not run_dir.is_dir():
         return ()
     removed = []
     with _gate(run_dir):
-        for folder in sorted(path for path in run_dir.iterdir() if path.is_dir()):
+        for folder in sorted(path for path in run_dir.iterdir() if _ID.fullmatch(path.name) and path.is_dir()):
             if not _alive(folder):
                 shutil.rmtree(folder, ignore_errors=True)
                 removed.append(folder.name)

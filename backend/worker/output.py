@@ -15,11 +15,8 @@ import numpy as np
 from backend.errors import WriteFailure
 from backend.events import Succeeded
 from backend.media.mp4 import Mp4Writer
-from backend.types import Render
+from backend.types import SIDECAR_NAME, VIDEO_NAME, Render
 from backend.worker import sidecar
-
-VIDEO = "video.mp4"
-SIDECAR = "video.json"
 
 
 class Output:
@@ -31,7 +28,7 @@ class Output:
             raise ValueError("a render needs a concrete canvas and seed")
         self._render = render
         self._frames = 0
-        self._writer = Mp4Writer(render.folder / VIDEO, sampling.width, sampling.height, render.encoder)
+        self._writer = Mp4Writer(render.folder / VIDEO_NAME, sampling.width, sampling.height, render.encoder)
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +50,7 @@ class Output:
 
     def seal(self, details: dict[str, object]) -> Succeeded:
         """Put MP4 and sidecar in place: the sidecar last, so that a sidecar means a complete result."""
-        path = self._render.folder / SIDECAR
+        path = self._render.folder / SIDECAR_NAME
         written = self._writer.close({"comment": json.dumps(details, ensure_ascii=False)})
         try:
             sidecar.write(path, details)

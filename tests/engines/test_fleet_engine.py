@@ -120,6 +120,16 @@ def test_a_writer_killed_in_mid_file_leaves_no_part(open_engine, tmp_path):
     assert not list((tmp_path / "job").iterdir())
 
 
+def test_a_rank_killed_between_mp4_and_sidecar_leaves_neither(open_engine, tmp_path):
+    engine = open_engine("stub:hang=mux", world_size=2)
+    for event in engine.generate(render(tmp_path)):
+        if isinstance(event, StageStarted) and event.stage is Stage.MUX:
+            (tmp_path / "job" / "video.mp4").write_bytes(b"whole, but nobody will say so")
+            os.kill(engine.pids[0], signal.SIGKILL)
+    assert isinstance(event, Failed)
+    assert not list((tmp_path / "job").iterdir())
+
+
 def test_an_idle_death_is_told_and_mended(open_engine, tmp_path):
     engine = open_engine()
     list(engine.start())

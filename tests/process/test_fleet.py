@@ -194,7 +194,7 @@ def test_a_complete_result_stands_though_another_rank_dies_after_it(open_fleet, 
     list(ranks.start())
     events = list(ranks.generate(render(tmp_path)))
     assert isinstance(events[-1], Succeeded)
-    assert ranks.state is FleetState.DEFUNCT
+    assert wait_until(lambda: ranks.failure is not None, 4)
     assert ranks.failure.rank == 1
 
 
@@ -202,7 +202,8 @@ def test_an_idle_rank_that_dies_makes_the_fleet_defunct_at_once(open_fleet):
     ranks = open_fleet(world_size=2)
     list(ranks.start())
     os.kill(ranks.pids[0], signal.SIGKILL)
-    assert wait_until(lambda: ranks.state is FleetState.DEFUNCT, 4)
+    assert wait_until(lambda: ranks.failure is not None, 4)
+    assert ranks.state is FleetState.DEFUNCT
     assert ranks.failure.reason == "rank 0 was killed by SIGKILL"
     assert not alive(ranks.pids[1])
 

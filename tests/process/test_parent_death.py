@@ -5,10 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from ranks import alive, wait_until
+from ranks import alive, fleet, wait_until
 
 from backend.process.child import REPOSITORY
-from backend.process.runs import sweep
 
 OWNER = Path(__file__).with_name("owner.py")
 
@@ -43,8 +42,12 @@ def test_no_rank_outlives_its_parent(tmp_path, checkpoint, mode):
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert wait_until(lambda: not any(alive(pid) for pid in pids), 10)
-    assert len(sweep(tmp_path / "data" / "run")) == 1
-    assert not list((tmp_path / "data" / "run").glob("*-*"))
+    left = list((tmp_path / "data" / "run").glob("*-*"))
+    assert len(left) == 1
+    ranks = fleet(tmp_path)  # the next start sweeps
+    list(ranks.start())
+    assert not left[0].exists()
+    ranks.close()
 
 
 def test_a_stopped_rank_does_not_outlive_its_parent_either(tmp_path):

@@ -53,7 +53,10 @@ def test_a_living_process_id_does_not_protect_a_dead_run(tmp_path):
     stale = tmp_path / f"20200101-000000-{os.getpid()}-abcdef"
     stale.mkdir()
     (stale / "lock").touch()
-    bare = tmp_path / "no-lock"
+    bare = tmp_path / "20200101-000001-1-abcdef"
     bare.mkdir()
-    assert sweep(tmp_path) == (stale.name, "no-lock")
+    foreign = tmp_path / "page"
+    foreign.mkdir()
+    assert sweep(tmp_path) == (stale.name, bare.name)
+    assert foreign.is_dir()
     assert sweep(tmp_path / "absent") == ()

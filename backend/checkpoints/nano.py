@@ -55,7 +55,7 @@ TRANSFORMER = {
     "rope_freq_dim": 2,  # 12 of 16 channels rotate, as 96 of 128 do in the release
 }
 VAE = {
-    "block_out_channels": (4, 8, 8, 16, 16, 16),
+    "block_out_channels": (4, 4, 8, 8, 16, 16),
     "layers_per_block": 1,
     "norm_num_groups": 4,
     "decoder_num_layers": 2,
@@ -82,6 +82,8 @@ def build(out: Path) -> Path:
     """
     if (out / "modular_model_index.json").is_file():
         return out
+    if out.exists():
+        raise FileExistsError(f"{out} is in the way and is no checkpoint; move it away")
     out.parent.mkdir(parents=True, exist_ok=True)
     for left in out.parent.glob(f".{out.name}-*"):  # of a build that was killed
         if time.time() - left.stat().st_mtime > 3600:

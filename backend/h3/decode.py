@@ -44,11 +44,14 @@ def video_chunks(
 
 def _uint8_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
     remaining = count_frames(vae, latents.shape[2])
+    # Made before the first chunk: a tensor copied from the host waits for everything that was started before it.
+    mean = torch.tensor((0.485, 0.456, 0.406), device=latents.device).view(1, -1, 1, 1, 1)  # components.pixel_mean
+    std = torch.tensor((0.229, 0.224, 0.225), device=latents.device).view(1, -1, 1, 1, 1)  # components.pixel_std
     for chunk in _float_chunks(vae, _denormalized(vae, latents), decode_clip):
         chunk = chunk[:, :, :remaining]  # frames decoded from repeated latents are not wanted
         remaining -= chunk.shape[2]
         if chunk.shape[2]:
-            yield _to_uint8(chunk)
+            yield _to_uint8(chunk, mean, std)
 
 
 @torch.no_grad()
@@ -127,9 +130,7 @@ def _pad_frames(vae: Any, num_latent_frames: int, pad_tokens: int) -> int:
     return sum(tail if end else ratio for end in ends)
 
 
-def _to_uint8(chunk: Tensor) -> Tensor:
+def _to_uint8(chunk: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """(1, 3, n, H, W) ImageNet-normalized to uint8 (n, H, W, 3) on the same device, rounded as PIL output is."""
-    mean = torch.tensor((0.485, 0.456, 0.406), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_mean
-    std = torch.tensor((0.229, 0.224, 0.225), device=chunk.device).view(1, -1, 1, 1, 1)  # components.pixel_std
     pixels = (chunk.float() * std + mean).clamp_(0, 1).mul_(255).round_().to(torch.uint8)
     return pixels[0].permute(1, 2, 3, 0).contiguous()

@@ -5,7 +5,6 @@ Decides the order of stages; what a machine does differently is handed in as `Ho
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -63,8 +62,8 @@ class Pipeline:
         if self.transformer_name == wanted and self._forward is not None:
             return
         self._forward = None
-        self.components.unload_components([name for name in TRANSFORMERS if getattr(self.components, name, None)])
-        gc.collect()
+        if self.transformer_name is not None:
+            self.components.unload_components(self.transformer_name)  # collects garbage and empties the device's cache
         self._loader.load(self.components, wanted, on_load or self._on_load)
         self._forward = self.hooks.prepare_transformer(getattr(self.components, wanted))
 

@@ -1,10 +1,10 @@
-"""The tiny checkpoint against the release it imitates: names, dtypes, geometry, tokenizer; and the same every time."""
+"""The tiny checkpoint against the release it imitates: names, dtypes, geometry, tokenizer."""
 
-import hashlib
 import json
 import struct
 import subprocess
 import sys
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_any_text_encodes_and_comes_back(tiny_checkpoint: Path, folder: str) -> 
         "<Picture 1>: x",
     ):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert tokenizer.decode(ids) == __import__("unicodedata").normalize("NFC", text)
+        assert tokenizer.decode(ids) == unicodedata.normalize("NFC", text)
         assert max(ids) < 151643
     words = "the camera moves slowly through the forest at night"
     assert len(tokenizer(" " + words, add_special_tokens=False)["input_ids"]) == len(words.split())
@@ -109,18 +109,6 @@ def test_special_tokens_are_the_released_ones(tiny_checkpoint: Path) -> None:
     ours = load(tiny_checkpoint / "tokenizer" / "tokenizer_config.json")["added_tokens_decoder"]
     theirs = load(OFFICIAL / "tokenizer" / "tokenizer_config.json")["added_tokens_decoder"]
     assert ours == {index: entry for index, entry in theirs.items() if entry["special"]}
-
-
-def test_the_same_every_time(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    command = [sys.executable, "-m", "backend.checkpoints.nano", str(again)]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=120, capture_output=True)
-
-    def digest(folder: Path) -> dict[str, str]:
-        files = (path for path in folder.rglob("*") if path.is_file())
-        return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-
-    assert digest(again) == digest(tiny_checkpoint)
 
 
 def test_the_catalog_needs_no_torch() -> None:

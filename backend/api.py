@@ -97,6 +97,7 @@ class Backend:
                     slot=self._slot,
                     services=self._services,
                     order=self._order,
+                    tidy=self.sweep,
                 )
             )
             self._intake = Intake(self._manager, self._services, self._unavailable, settings)
@@ -123,6 +124,11 @@ class Backend:
     def checkpoint(self, preset: str | None = None) -> Checkpoint:
         """The checkpoint a preset runs. Raises PresetError, CheckpointError."""
         return self._services.find_checkpoint(self._preset(preset), self.settings)
+
+    def model_name(self, preset: str) -> str:
+        """The name of the checkpoint a preset runs, without looking for it."""
+        known = self._hardware_presets.get(preset)
+        return checkpoint_name(known, self.settings) if known is not None else "unknown"
 
     def models(self) -> list[Checkpoint]:
         """Every checkpoint this program knows of."""
@@ -152,8 +158,8 @@ class Backend:
     def check(self, request: GenerationRequest, preset: str | None = None, quality: str = "standard") -> str | None:
         """Why `request` cannot be accepted here and now, or None."""
         try:
-            self.plan(request, preset, quality=quality)
-            self._intake.check_room(self._preset(preset))
+            plan = self.plan(request, preset, quality=quality)
+            self._intake.check_room(self._preset(preset), plan.request)
         except H3Error as error:
             return str(error)
         return None
@@ -273,15 +279,20 @@ class Backend:
 
     def import_queue(self, path: Path, *, owner: str) -> list[JobId]:
         """Submit the jobs of a queue file, in order. Raises InvalidRequest for a file that is none, before any job."""
-        accepted = []
         with read_queue(path, self.settings.uploads_dir) as items:
-            for item in items:
-                draft = Draft(
-                    owner=owner, preset=self._known(item.preset), quality=item.quality, title=item.title,
+            drafts = [
+                Draft(
+                    owner=owner,
+                    preset=self._hardware_presets.get(item.preset, self._choice.preset),  # perhaps another machine's
+                    quality=item.quality,
+                    title=item.title,
                     labels=item.labels,
-                )  # fmt: skip
-                accepted.append(self._intake.accept(item.request, draft))
-        return accepted
+                )
+                for item in items
+            ]
+            for item, draft in zip(items, drafts, strict=True):  # all are good before the first is accepted
+                self._intake.plan(item.request, draft.preset, draft.quality)
+            return [self._intake.accept(item.request, draft) for item, draft in zip(items, drafts, strict=True)]
 
     # -- files, health, end -------------------------------------------------------------------------------------
 
@@ -352,9 +363,6 @@ class Backend:
 
     def _preset(self, name: str | None) -> HardwarePreset:
         return self._choice.preset if name is None else preset_files.pick(self._hardware_presets, name)
-
-    def _known(self, name: str) -> HardwarePreset:
-        return self._hardware_presets.get(name, self._choice.preset)  # a queue may come from another machine
 
     def _again(self, record: JobRecord, request: GenerationRequest, tensors: Path | None) -> JobId:
         draft = Draft(

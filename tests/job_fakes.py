@@ -69,18 +69,20 @@ class FakeEngine:
         self.world = world
         self.failure: EngineFailure | None = None
         self._cancelled = threading.Event()
-        self._up = False
-        world.opened.append(preset)
+        self._up = self._started = False
+        self._preset = preset
 
     def unavailable(self) -> str | None:
         return None
 
     def rejects(self, request: GenerationRequest) -> str | None:
-        return None
+        return "adapters: not applied" if request.sampling.adapters else None
 
     def start(self) -> Iterator[Event]:
         if self._up:
             return
+        self._started = True
+        self.world.opened.append(self._preset)
         yield StageStarted(stage=Stage.LOAD, detail="loading")
         deadline = time.monotonic() + self.world.load_s
         while time.monotonic() < deadline:
@@ -121,7 +123,8 @@ class FakeEngine:
     def close(self) -> None:
         self._up = False
         self._cancelled.set()
-        self.world.closed += 1
+        self.world.closed += self._started
+        self._started = False
 
 
 def fake_probe(path: Path, field: str, keyframe: bool) -> MediaReport:
@@ -138,6 +141,7 @@ def fake_probe(path: Path, field: str, keyframe: bool) -> MediaReport:
 @dataclass(frozen=True)
 class FakeCheckpoint:
     name: str = "tiny"
+    folder: Path | None = None
     geometry: Geometry = GEOMETRY
     ready: bool = True
     state: str = "ready"

@@ -13,7 +13,7 @@ from backend.api import ADMIN, Health, JobState
 from backend.errors import InvalidRequest, JobNotFound, NotNow, PresetError, Unavailable
 from backend.events import TERMINAL, Cancelled, Failed, Interrupted, Queued, Started, StepDone, Succeeded
 from backend.jobs import schema
-from backend.types import GenerationRequest, Reference, ReferenceKind, Sampling
+from backend.types import Adapter, GenerationRequest, Reference, ReferenceKind, Sampling
 
 
 @pytest.fixture
@@ -171,6 +171,14 @@ def test_unknown_and_impossible_presets(backend):
     assert {status.preset.name: bool(status.unavailable) for status in backend.presets()}["tiny-cpu"] is False
 
 
+def test_what_the_engine_rejects_is_refused_before_queueing(backend, media):
+    adapted = request(adapters=(Adapter(path=media("a.safetensors")),))
+    with pytest.raises(InvalidRequest, match="adapters: not applied"):
+        backend.submit(adapted, owner="ann")
+    assert "adapters: not applied" in backend.check(adapted)
+    assert backend.history(owner=ADMIN) == []
+
+
 def test_a_full_disk_refuses_in_words_and_leaves_nothing(backend, media, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -326,10 +334,17 @@ def test_the_queue_travels_as_one_file_with_its_media(backend, tmp_path, media, 
 def test_forged_queue_files_are_refused_before_any_job(backend, tmp_path, media):
     backend.pause()
     backend.submit(GenerationRequest(prompt="one", first_frame=media("k.png")), owner="ann")
+    backend.submit(request("two"), owner="ann")
     backend.export_queue(tmp_path / "q.zip", owner="ann")
     with zipfile.ZipFile(tmp_path / "q.zip") as archive:
         manifest = archive.read("queue.json").decode()
     member = manifest.split('"first_frame": "')[1].split('"')[0]
+    bad_last = manifest.replace('"prompt": "two"', '"prompt": ""')
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("queue.json", bad_last)
+        archive.writestr(member, b"pixels")
+    with pytest.raises(InvalidRequest, match="prompt"):
+        backend.import_queue(tmp_path / "bad.zip", owner="eve")
     for target in ("/etc/passwd", "media/../../../../etc/passwd", "https://example.com/a.png", "queue.json"):
         with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
             archive.writestr("queue.json", manifest.replace(member, target))

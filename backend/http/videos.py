@@ -113,7 +113,7 @@ def describe(backend: Backend, record: JobRecord) -> dict[str, Any]:
     return {
         "id": record.id,
         "object": "video",
-        "model": backend.checkpoint(record.preset).name,
+        "model": backend.model_name(record.preset),
         "prompt": record.request.prompt,
         "status": status,
         "progress": 100 if status == "completed" else _progress(backend, record),

@@ -66,10 +66,16 @@ class Intake:
         geometry = self._services.find_checkpoint(preset, self._settings).geometry
         return make_plan(request, scaled(geometry, presets.pick(self._qualities, quality)), self._services, probed)
 
-    def check_room(self, preset: HardwarePreset) -> None:
-        """Raise Unavailable when `preset` cannot run here, InvalidRequest when the disk is nearly full."""
+    def check_room(self, preset: HardwarePreset, request: GenerationRequest) -> None:
+        """Raise Unavailable when `preset` cannot run here, InvalidRequest for what its engine or the disk refuses."""
         if reason := self._unavailable(preset):
             raise Unavailable(f"preset={preset.name}: {reason}")
+        checkpoint = self._services.find_checkpoint(preset, self._settings)
+        engine = self._services.engine(preset, checkpoint.folder or Path(checkpoint.name), self._settings)
+        reason = engine.rejects(request)  # asked of a cold one, which costs nothing
+        engine.close()
+        if reason:
+            raise InvalidRequest((Problem(field="preset", value=preset.name, rule=reason),))
         free = disk_free(self._settings.jobs_dir)
         if free < MIN_FREE_BYTES:
             value, rule = f"{free / 2**20:.0f} MiB free", f"a job needs at least {MIN_FREE_BYTES / 2**20:.0f} MiB"
@@ -78,7 +84,7 @@ class Intake:
     def accept(self, request: GenerationRequest, draft: Draft) -> JobId:
         """Plan, copy, store; the row is on the disk when this returns. Raises H3Error, with nothing left behind."""
         plan = self.plan(request, draft.preset, draft.quality)
-        self.check_room(draft.preset)
+        self.check_room(draft.preset, plan.request)
         job, artifacts = JobId(secrets.token_urlsafe(12)), self._manager.artifacts
         copied = artifacts.begin(job, plan.request, draft.labels, draft.in_place)
         record = JobRecord(
@@ -115,6 +121,7 @@ class Intake:
         if record.state is not JobState.QUEUED:
             raise NotNow(f"job={record.id}: it is {record.state}; only a waiting job can be edited, duplicate it")
         plan, artifacts = self.plan(request, preset, record.quality), self._manager.artifacts
+        self.check_room(preset, plan.request)
         copied = artifacts.add_inputs(record.id, plan.request, record.labels)
         untitled = record.title == title_of(record.request.prompt)
         changed = dataclasses.replace(

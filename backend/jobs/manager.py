@@ -35,8 +35,9 @@ from backend.jobs.store import JobStore, StoreFailure
 from backend.types import JobId
 
 RETRY_S = 1.0  # between attempts to write to a database that refuses
+TIDY_S = 3600.0  # old inputs are looked for this often, between jobs
 LOOK_S = 1.0  # between looks at an idle engine
-FORCE_S = 5.0  # of the time to close, kept for closing an engine by force
+FORCE_S = 3.0  # of the time to close, kept for closing an engine by force
 RESTARTED = "The program ended while the job ran. Run it again: the seed is kept."
 CLOSED = "The program was closed while the job ran. Run it again: the seed is kept."
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Workshop:
     slot: EngineSlot
     services: Services
     order: Callable[[JobRecord], Order]
+    tidy: Callable[[], object]  # clears what is old
 
 
 class JobManager:
@@ -89,6 +91,7 @@ class JobManager:
         self._run: Run | None = None
         self._running: JobId | None = None
         self._cancel_soon = False
+        self._tidied_at = time.monotonic()
         self._paused = False
         self._closing = False
         self._trouble = ""  # why the dispatcher cannot go on, while it cannot
@@ -125,7 +128,8 @@ class JobManager:
     def events(self, job: JobId, after: int, timeout_s: float | None) -> Iterator[Event]:
         """Stored events after `after`, then live ones, until the end or for at most `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        channel = self._feed.channel(job)
+        with self.line.changed:  # a job is carried from the moment its row can be seen
+            channel = self._feed.channel(job)
         if channel is not None:
             return channel.follow(after, deadline)
         return iter(self._store.events(job, after))
@@ -163,7 +167,7 @@ class JobManager:
             self._closing = True
             run = self._run
             self.line.changed.notify_all()
-        forced = min(FORCE_S, timeout_s / 2)
+        forced = min(FORCE_S, timeout_s / 3)
         if run is not None and finish_running:
             self._thread.join(max(0.0, deadline - forced - forced - time.monotonic()))
         if run is not None and self._thread.is_alive():
@@ -272,6 +276,9 @@ class JobManager:
             self._pause_a_moment()
         with self.line.changed:
             self._running = None
+        if time.monotonic() - self._tidied_at > TIDY_S:
+            self._tidied_at = time.monotonic()
+            self._shop.tidy()
 
     def _try_end(self, job: JobId, end: TerminalEvent) -> bool:
         try:

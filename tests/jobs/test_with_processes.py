@@ -1,4 +1,4 @@
-"""Jobs over real rank processes with the stub model and real media children: faults, recovery, kill -9 of the program."""
+"""Jobs over real rank processes (stub model) and real media children: faults, recovery, kill -9 of the program."""
 
 import dataclasses
 import json

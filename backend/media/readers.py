@@ -25,6 +25,9 @@ def carry_out(order: Order, fd: int) -> Answer:
         way_out = "save one of its frames as a picture, or use it as a reference"
         raise source.refuse(source.format.title, f"a keyframe must be a picture ({IMAGE_FORMATS})", way_out)
     with containers.opened(source) as opened:
+        if opened.video is None and opened.audio is None:
+            has = f"{source.format.title} without picture or sound"
+            raise source.refuse(has, "must be a complete file of its format", "export or upload it again")
         return _video(order, source, opened) if opened.video is not None else _sound(order, source, opened)
 
 

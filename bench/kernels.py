@@ -26,6 +26,7 @@ def main() -> None:
     """Measure, print a table, write the JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
     parser.add_argument("--tiny", action="store_true", help="few rows, for a CPU")
+    parser.add_argument("--passes", action="store_true", help="the element-wise passes only")
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,8 +34,9 @@ def main() -> None:
     shape = models.FULL_SHAPES[0]
     rows = 64 if options.tiny else shape.video_rows + shape.audio_rows + models.TEXT_ROWS
     with torch.no_grad():
-        found = [*attentions(rows, device, dtype, options.tiny), *products(rows, device, dtype)]
-        found += passes(rows, device, dtype)
+        found = passes(rows, device, dtype)
+        if not options.passes:
+            found += [*attentions(rows, device, dtype, options.tiny), *products(rows, device, dtype)]
     print(report.table(found, COLUMNS))
     content = {"environment": report.environment(device), "rows_of_the_sequence": rows, "rows": found}
     print("written:", report.write("kernels-tiny" if options.tiny else "kernels", content, options.out))
@@ -117,6 +119,9 @@ def passes(rows: int, device: torch.device, dtype: torch.dtype) -> list[dict[str
     angles = torch.randn((rows, ROPE // 2), device=device).repeat(1, 2)
     rope, qk = (angles.cos().to(dtype), angles.sin().to(dtype)), QkNorm(draw(DIM), draw(DIM), 1e-5)
     by_hand, _ = kernels.triton_or_reason(device, dtype)
+    if by_hand is not None:
+        found.append({"part": "passes by hand", "variant": "values that differ from plain torch", "ms": None})
+        found[-1]["rate"] = str(kernels.differing(TorchOps(), by_hand, device, dtype))
     variants: list[BlockOps] = [TorchOps()] + ([by_hand] if by_hand is not None else [])
     for ops in variants:
         steps: dict[str, tuple[Callable[[], Any], float]] = {

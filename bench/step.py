@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ from torch import Tensor, nn
 
 from backend.presets import RuntimeOptions
 from backend.runtime import adaln_tables
+from backend.runtime.attention import choose
+from backend.runtime.block import Kernels
 from backend.runtime.kernels import choose_kernels
 from backend.runtime.transformer import FastTransformer
 from bench import models, report
 
 STEPS, AT = 50, 20  # sigma points of the schedule, and the step that is measured
+Expected = dict[models.Shape, tuple[Tensor, Tensor]]
 COLUMNS = ["shape", "rows", "what", "kernel", "median_s", "tflops", "peak_gib", "max", "mean", "relative"]
 
 
@@ -31,6 +35,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--compiled", action="store_true", help="also measure the compiled block without Triton")
+    parser.add_argument("--shapes", default="", help="only these, comma-separated, as 1344x768x209")
     parser.add_argument("--no-stock", action="store_true", help="measure ours only")
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
     options = parser.parse_args()
@@ -49,6 +54,8 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
     model = models.transformer(device, dtype, options.tiny)
     config = dict(model.config)
     shapes = models.TINY_SHAPES if options.tiny else tuple(reversed(models.FULL_SHAPES))
+    if options.shapes:
+        shapes = tuple(shape for shape in shapes if shape.name in options.shapes.split(","))
     plan = schedule()
     cases = {
         shape: models.sequence(shape, device, dtype, text_dim=config["text_dim"], times=tuple(plan[AT].tolist()))
@@ -56,31 +63,28 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
     }
     print(f"model made in {time.perf_counter() - started:.1f} s", flush=True)
     rows: list[dict[str, Any]] = []
-    expected: dict[models.Shape, tuple[Tensor, Tensor]] = {}
+    expected: Expected = {}
     if not options.no_stock:
         for shape in shapes:
             stock(model, shape, cases[shape], config, options, rows, expected)
     notices: list[str] = []
     kernels = choose_kernels(device, dtype, RuntimeOptions(), notices.append)
-    fast = FastTransformer(model, kernels, notices.append)
+    fast = FastTransformer(model, kernels, notices.append)  # from here on the model's own forward uses our kernel too
+    if not options.no_stock:
+        for shape in shapes:
+            forward(model, shape, cases[shape], config, ("stock diffusers", kernels.attention.name), rows, expected)
     memory = tables(model, fast, plan, device)
     fast.begin([case["timestep"] for case in cases.values()])
-    variants = [("ours", kernels)]
+    plain = choose(device, dtype, "sdpa")
+    variants = [("ours", kernels, options.repeats), ("ours, stock's attention", Kernels(plain, kernels.ops), 1)]
     if options.compiled:
         compiled = choose_kernels(device, dtype, RuntimeOptions(triton=False, compile=True), notices.append)
-        variants.append(("ours, compiled block", compiled))
-    for name, chosen in variants:
+        variants.append(("ours, compiled block", compiled, options.repeats))
+    for name, chosen, repeats in variants:
         fast.kernels = chosen
         for shape in shapes:
-            case = cases[shape]
-            row = report.timed(lambda c=case: fast(**c, return_dict=False), device, repeats=options.repeats)
-            result = row.pop("result")
-            row |= labels(shape, case, config, name, f"{chosen.attention.name}, {chosen.name}", row["median_s"])
-            if shape in expected:
-                row |= report.difference(expected[shape][0], result[0].cpu())
-                row["audio"] = report.difference(expected[shape][1], result[1].cpu())
-            rows.append(row)
-            print(row, flush=True)
+            label = (name, f"{chosen.attention.name}, {chosen.name}")
+            forward(fast, shape, cases[shape], config, label, rows, expected, repeats)
     return {
         "what": "one forward of the transformer, random weights, one run",
         "environment": report.environment(device),
@@ -106,26 +110,40 @@ def stock(  # noqa: PLR0913
     config: dict[str, Any],
     options: argparse.Namespace,
     rows: list[dict[str, Any]],
-    expected: dict[models.Shape, tuple[Tensor, Tensor]],
+    expected: Expected,
 ) -> None:
     """Stock diffusers as it comes, then with another kernel once."""
-    device = case["timestep"].device
-    other = "_native_flash" if device.type == "cuda" else "_native_math"
-    default = "torch's default"
-    for backend, name, repeats in (("native", default, max(2, options.repeats - 1)), (other, other, 1)):
+    other = "_native_flash" if case["timestep"].is_cuda else "_native_math"
+    for backend, name, repeats in (("native", "torch's default", max(2, options.repeats - 1)), (other, other, 1)):
         model.set_attention_backend(backend)
-        warm = 1 if backend == "native" else 0
-        row = report.timed(lambda: model(**case, return_dict=False), device, warm=warm, repeats=repeats)
-        result = tuple(each.cpu() for each in row.pop("result"))
-        row |= labels(shape, case, config, "stock diffusers", name, row["median_s"])
-        if shape in expected:
-            row |= report.difference(expected[shape][0], result[0])
-            row["audio"] = report.difference(expected[shape][1], result[1])
-        else:
-            expected[shape] = result
-        rows.append(row)
-        print(row, flush=True)
+        forward(model, shape, case, config, ("stock diffusers", name), rows, expected, repeats)
     model.reset_attention_backend()
+
+
+def forward(  # noqa: PLR0913
+    call: Callable[..., tuple[Tensor, Tensor]],
+    shape: models.Shape,
+    case: dict[str, Tensor],
+    config: dict[str, Any],
+    label: tuple[str, str],
+    rows: list[dict[str, Any]],
+    expected: Expected,
+    repeats: int = 1,
+) -> None:
+    """Time one forward and append a row; the first result of a shape is what the others are compared with."""
+    device = case["timestep"].device
+    row = report.timed(lambda: call(**case, return_dict=False), device, warm=int(repeats > 1), repeats=repeats)
+    video, audio = (each.cpu() for each in row.pop("result"))
+    count = case["token_tags"].shape[0]
+    row |= {"shape": shape.name, "rows": count, "what": label[0], "kernel": label[1]}
+    row["tflops"] = round(flops(count, config) / row["median_s"] / 1e12, 1)
+    if shape in expected:
+        row |= report.difference(expected[shape][0], video)
+        row["audio"] = report.difference(expected[shape][1], audio)
+    else:
+        expected[shape] = (video, audio)
+    rows.append(row)
+    print(row, flush=True)
 
 
 def tables(model: nn.Module, fast: FastTransformer, plan: list[Tensor], device: torch.device) -> dict[str, Any]:
@@ -148,20 +166,6 @@ def tables(model: nn.Module, fast: FastTransformer, plan: list[Tensor], device: 
         "built_in_s": round(time.perf_counter() - started, 2),
         "weights_gib": round((before - after) / gib, 2),
         "tables_gib": round(made.nbytes / gib, 2),
-    }
-
-
-def labels(  # noqa: PLR0913
-    shape: models.Shape, case: dict[str, Tensor], config: dict[str, Any], what: str, kernel: str, seconds: float
-) -> dict[str, Any]:
-    """What a row is about, and the rate it means."""
-    rows = case["token_tags"].shape[0]
-    return {
-        "shape": shape.name,
-        "rows": rows,
-        "what": what,
-        "kernel": kernel,
-        "tflops": round(flops(rows, config) / seconds / 1e12, 1),
     }
 
 

@@ -61,9 +61,22 @@ def triton_or_reason(device: torch.device, dtype: torch.dtype) -> tuple[BlockOps
     return ops, ""
 
 
-@torch.no_grad()
 def worst_distance(expected: BlockOps, got: BlockOps, device: torch.device, dtype: torch.dtype) -> float:
     """Largest relative distance between two implementations over all four steps, on small random inputs."""
+    pairs = _trials(expected, got, device, dtype).values()
+    return max(float((a.float() - b.float()).norm() / a.float().norm()) for a, b in pairs)
+
+
+def differing(expected: BlockOps, got: BlockOps, device: torch.device, dtype: torch.dtype) -> dict[str, float]:
+    """Of each step's results, the share of values whose bits differ."""
+    pairs = _trials(expected, got, device, dtype).items()
+    return {name: round(float((a != b).float().mean()), 6) for name, (a, b) in pairs}
+
+
+@torch.no_grad()
+def _trials(
+    expected: BlockOps, got: BlockOps, device: torch.device, dtype: torch.dtype
+) -> dict[str, tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -84,5 +97,5 @@ def worst_distance(expected: BlockOps, got: BlockOps, device: torch.device, dtyp
         ops.gate_add(stream, y, gate, index)
         return [first, second, stream, *ops.qk_norm_rope(qkv.clone(), heads, qk, turn), ops.swiglu(up.clone())]
 
-    pairs = zip(results(expected), results(got), strict=True)
-    return max(float((a.float() - b.float()).norm() / a.float().norm()) for a, b in pairs)
+    names = ("norm", "gate, norm", "residual", "query", "key", "value", "swiglu")
+    return dict(zip(names, zip(results(expected), results(got), strict=True), strict=True))

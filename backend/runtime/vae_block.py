@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class FastVitBlock(nn.Module):
-    """Same call as diffusers' `MiniMaxH3VideoTransformerBlock`, same parameters; overwrites its input."""
+    """Same call as diffusers' `MiniMaxH3VideoTransformerBlock`, same parameters; may overwrite its input."""
 
     def __init__(self, block: nn.Module, attention: Callable[[Tensor, Tensor, Tensor], Tensor], ops: TritonOps) -> None:
         super().__init__()
@@ -42,13 +42,14 @@ class FastVitBlock(nn.Module):
         self._qk = QkNorm(None, None, attn.norm_q.eps)
 
     def forward(self, hidden_states: Tensor, rotary_emb: tuple[Tensor, Tensor]) -> Tensor:
-        """(tiles, tokens, width) float32 -> the same tensor, one block later."""
+        """(tiles, tokens, width) -> the same shape in float32, one block later."""
         block, ops = self.block, self._ops
         tiles, tokens, width = hidden_states.shape
         kind = self.qkv.dtype
         # The angles are the same for every tile.
         rope = tuple(part[0, :, 0].to(kind).contiguous() for part in rotary_emb)
-        x = hidden_states.view(tiles * tokens, width)
+        # The first block gets the projection's type; the float32 scales make the residual float32 from there on.
+        x = hidden_states.to(torch.float32).view(tiles * tokens, width)
         h = ops.scale_norm(x, None, None, self._norm1, kind)
         qkv = functional.linear(h, self.qkv, self.qkv_bias)
         query, key, value = ops.qk_norm_rope(qkv, self.heads, self._qk, rope)
@@ -58,4 +59,4 @@ class FastVitBlock(nn.Module):
         h = ops.scale_norm(x, h, block.scale1, self._norm2, kind)
         h = block.ff.net[2](ops.swiglu(block.ff.net[0].proj(h)))
         ops.scale_norm(x, h, block.scale2, None, kind)
-        return hidden_states
+        return x.view(tiles, tokens, width)

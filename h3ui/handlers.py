@@ -9,51 +9,25 @@ import asyncio
 import dataclasses
 import functools
 import secrets
-import shutil
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gradio as gr
-from gradio.utils import get_upload_folder
 
-from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, Problem
+from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused
 from backend.jobs.records import JobRecord, JobState
-from backend.types import FPS, JobId, Stage
+from backend.types import JobId, Stage
 from h3ui import form, markup, watch
-from h3ui.form import MediaItem, Mode, PanelValues, Size
-from h3ui.panels import canvas, gallery, hardware, keyframes, models, prompt, queue, references, result, sampling
+from h3ui.board import Panels
+from h3ui.form import Mode, PanelValues, Size
+from h3ui.panels import canvas, gallery, hardware, models, prompt, queue, result
 from h3ui.render import JobView
+from h3ui.uploads import Updates, Uploads, clicked
 
 if TYPE_CHECKING:
-    from backend.api import Backend, Plan
+    from backend.api import Backend
 
-Updates = dict[Any, Any]
 PLANNING_PROMPT = "a prompt"  # stands in while the field is empty: shape and length do not depend on it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panels:
-    """Every panel of the page, and what is kept for one tab."""
-
-    prompt: prompt.PromptPanel
-    mode: gr.Radio
-    keyframes: keyframes.KeyframesPanel
-    references: references.ReferencesPanel
-    canvas: canvas.CanvasPanel
-    sampling: sampling.SamplingPanel
-    hardware: hardware.HardwarePanel
-    result: result.ResultPanel
-    queue: queue.QueuePanel
-    gallery: gallery.GalleryPanel
-    models: models.ModelsPanel
-    problems: gr.HTML
-    status: gr.HTML
-    tabs: gr.Tabs
-    session: gr.BrowserState
-    last_job: gr.BrowserState
-    job: gr.State
 
 
 def owner_of(session: object, request: gr.Request | None) -> str:
@@ -69,6 +43,7 @@ class Handlers:
     def __init__(self, backend: Backend, panels: Panels) -> None:
         self.backend = backend
         self.panels = panels
+        self.uploads = Uploads(backend, panels)
         self.watchers = watch.Watchers()
 
     # Reading the panels
@@ -260,91 +235,16 @@ class Handlers:
         planned = dataclasses.replace(values, prompt=values.prompt.strip() or PLANNING_PROMPT)
         try:
             asked = form.to_request(planned)
-            made: Plan = self.backend.plan(asked, preset=preset, probed=form.reports(planned), quality=planned.quality)
+            made = self.backend.plan(asked, preset=preset, probed=form.reports(planned), quality=planned.quality)
         except H3Error as error:
             return problems_html(error)
-        return canvas.plan_html(
-            canvas.Made(
-                width=made.width,
-                height=made.height,
-                num_frames=made.num_frames,
-                duration_s=made.num_frames / FPS,
-                num_forwards=made.num_forwards,
-            ),
-            made.notices,
-        )
-
-    # Media
-
-    def probe(self, path: str | Path) -> MediaItem:
-        """A dropped file with its report. Raises MediaRefused."""
-        return MediaItem(path=Path(path), report=self.backend.probe(Path(path)))
-
-    def drop_frame(self, name: str, path: str | None) -> Updates:
-        """A file fell into a keyframe's slot."""
-        slot = self.panels.keyframes.slots[name]
-        if path is None:
-            return {slot.item: None}
-        try:
-            item = self.probe(path)
-            if item.report.kind != "image":
-                raise MediaRefused(_not_a_picture(item))
-        except MediaRefused as error:
-            refusal = keyframes.card_html(name, None, str(error.problem))
-            return {
-                slot.item: None,
-                slot.drop: gr.update(value=None),
-                slot.card: gr.update(value=refusal, visible=True),
-            }
-        return self.frame_updates(name, item)
-
-    def frame_updates(self, name: str, item: MediaItem | None) -> Updates:
-        """Show `item` in a keyframe's slot, or the empty drop zone."""
-        slot = self.panels.keyframes.slots[name]
-        return {
-            slot.item: item,
-            slot.drop: gr.update(value=None, visible=item is None),
-            slot.card: gr.update(value=keyframes.card_html(name, item), visible=item is not None),
-        }
-
-    def drop_references(self, paths: list[str] | None, items: tuple[MediaItem, ...]) -> Updates:
-        """Files fell into the tray: probe each, keep the good ones, say why not of the others."""
-        p = self.panels.references
-        if not paths:
-            return gr.skip()
-        added, refusals = list(items or ()), []
-        for path in paths:
-            try:
-                added.append(self.probe(path))
-            except MediaRefused as error:
-                refusals.append(str(error.problem))
-        kept = tuple(added)
-        return {p.items: kept, p.tray: references.tray_html(kept, refusals), p.drop: gr.update(value=None)}
-
-    def edit_tray(self, event: gr.EventData, items: tuple[MediaItem, ...]) -> Updates:
-        """Move, trim or remove a reference."""
-        p = self.panels.references
-        did = _clicked(event)
-        index = int(did.get("index", -1))
-        kept, refusals = tuple(items or ()), []
-        if not 0 <= index < len(kept):
-            return gr.skip()
-        if did["action"] in ("up", "down"):
-            kept = form.move(kept, index, -1 if did["action"] == "up" else 1)
-        elif did["action"] == "remove":
-            kept = kept[:index] + kept[index + 1 :]
-        elif did["action"] == "trim":
-            try:
-                kept = (*kept[:index], form.trim(kept[index], did["field"], did["value"]), *kept[index + 1 :])
-            except InvalidRequest as error:
-                refusals = [str(problem) for problem in error.problems]
-        return {p.items: kept, p.tray: references.tray_html(kept, refusals)}
+        return canvas.plan_html(made)
 
     # Jobs: open, cancel, again, settings, keep, delete
 
     def act(self, event: gr.EventData, data: dict[Any, Any], request: gr.Request) -> Updates:
         """A button of the result, the queue or a card."""
-        did = _clicked(event)
+        did = clicked(event)
         owner = owner_of(data[self.panels.session], request)
         if did.get("action") == "more":
             count = data[self.panels.gallery.count] + gallery.PAGE_SIZE
@@ -413,27 +313,7 @@ class Handlers:
         }
         if record.quality in self.backend.quality_presets():
             updates[p.sampling.quality] = record.quality
-        lost: list[str] = []
-        for name, path in (("first", stored.first_frame), ("last", stored.last_frame)):
-            updates |= self.frame_updates(name, self._reuse(record, path, lost) if path else None)
-        items = []
-        for reference in stored.references:
-            item = self._reuse(record, reference.path, lost)
-            if item is not None:
-                items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
-        updates |= {p.references.items: tuple(items), p.references.tray: references.tray_html(tuple(items), lost)}
-        return updates
-
-    def _reuse(self, record: JobRecord, path: Path, lost: list[str]) -> MediaItem | None:
-        name = Path(record.labels.get(path.name, path.name)).name
-        target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / name
-        try:
-            target.parent.mkdir(parents=True)
-            shutil.copyfile(path, target)
-            return self.probe(target)
-        except (OSError, MediaRefused) as error:
-            lost.append(f"{name}: {error}")
-            return None
+        return updates | self.uploads.fill(record, stored)
 
 
 def problems_html(error: H3Error) -> str:
@@ -443,18 +323,3 @@ def problems_html(error: H3Error) -> str:
     if isinstance(error, MediaRefused):
         return markup.problems([error.problem])
     return markup.problems([str(error)], title="This cannot be done now")
-
-
-def _clicked(event: gr.EventData) -> dict[str, str]:
-    """What the button said of itself; everything in it is text from the page."""
-    data = getattr(event, "_data", None)
-    return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
-
-
-def _not_a_picture(item: MediaItem) -> Problem:
-    return Problem(
-        field="frame",
-        value=item.path.name,
-        rule=f"must be a picture, this is {item.report.kind}",
-        way_out="use it as a reference instead",
-    )

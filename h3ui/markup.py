@@ -66,8 +66,9 @@ def problems(found: Iterable[Problem | str], title: str = "Please change this fi
             rows.append(f"<li>{text(problem)}</li>")
             continue
         shown = f" <code>{text(problem.value)}</code>" if problem.value else ""
+        named = "" if problem.value.startswith(problem.field) else f"<b>{text(problem.field)}</b>"
         way_out = f'<span class="way-out">{text(problem.way_out)}</span>' if problem.way_out else ""
-        rows.append(f"<li><b>{text(problem.field)}</b>{shown} {text(problem.rule)}{way_out}</li>")
+        rows.append(f"<li>{named}{shown} {text(problem.rule)}{way_out}</li>")
     if not rows:
         return ""
     listed = f"<ul>{''.join(rows)}</ul>"

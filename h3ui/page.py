@@ -13,8 +13,9 @@ import gradio as gr
 
 from backend import limits
 from h3ui import markup
+from h3ui.board import Panels
 from h3ui.form import Mode, Size
-from h3ui.handlers import Handlers, Panels
+from h3ui.handlers import Handlers
 from h3ui.panels import (
     canvas,
     gallery,
@@ -115,28 +116,28 @@ def build(backend: Backend) -> gr.Blocks:
         fields = _fields(panels)
         filled = _filled(panels)
         _wire_compose(backend, panels, handlers, fields)
-        shown = {job, last_job, panels.result.live, panels.result.player, panels.queue.rows}
+        shown: set[Any] = {job, last_job, panels.result.live, panels.result.player, panels.queue.rows}
         generate.click(
-            handlers.generate, inputs=fields | {session}, outputs=shown | {problems}, concurrency_limit=None, **QUIET
+            handlers.generate, inputs=fields | {session}, outputs=[*shown, problems], concurrency_limit=None, **QUIET
         )
         job.change(
             handlers.watch,
             inputs=[job, session],
-            outputs=list({panels.result.live, panels.result.player, panels.queue.rows, status}),
+            outputs=[panels.result.live, panels.result.player, panels.queue.rows, status],
             concurrency_limit=None,
             trigger_mode="multiple",
             **QUIET,
         )
-        acting = {session, job, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
+        acting: set[Any] = {session, job, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
         acted = shown | filled | {tabs, gallery_panel.cards, gallery_panel.count}
         for panel in (result_panel.live, result_panel.player, queue_panel.rows, gallery_panel.cards):
-            panel.click(handlers.act, inputs=acting, outputs=acted, trigger_mode="multiple", **QUIET)
+            panel.click(handlers.act, inputs=acting, outputs=list(acted), trigger_mode="multiple", **QUIET)
         listed = {session, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
         gr.on(
             [gallery_tab.select, gallery_panel.search.change, gallery_panel.shown.change],
             handlers.gallery,
             inputs=listed,
-            outputs={gallery_panel.cards},
+            outputs=[gallery_panel.cards],
             trigger_mode="always_last",
             **QUIET,
         )
@@ -150,14 +151,14 @@ def build(backend: Backend) -> gr.Blocks:
         timer.tick(
             handlers.tick,
             inputs={session, job},
-            outputs={status, panels.queue.rows, panels.result.live, panels.result.player},
+            outputs=[status, panels.queue.rows, panels.result.live, panels.result.player],
             concurrency_limit=None,
             **QUIET,
         )
         demo.load(
             handlers.restore,
             inputs={session, last_job},
-            outputs=shown | filled | {session, status, panels.models.rows, panels.canvas.plan},
+            outputs=list(shown | filled | {session, status, panels.models.rows, panels.canvas.plan}),
             **QUIET,
         )
     return demo
@@ -203,22 +204,27 @@ def _wire_compose(backend: Backend, p: Panels, handlers: Handlers, fields: set[A
     )
     for name, slot in p.keyframes.slots.items():
         slot.drop.upload(
-            functools.partial(handlers.drop_frame, name),
+            functools.partial(handlers.uploads.drop_frame, name),
             inputs=slot.drop,
-            outputs={slot.item, slot.drop, slot.card},
+            outputs=[slot.item, slot.drop, slot.card],
             **QUIET,
         )
         slot.card.click(
-            functools.partial(handlers.frame_updates, name, None), outputs={slot.item, slot.drop, slot.card}, **QUIET
+            functools.partial(handlers.uploads.frame_updates, name, None),
+            outputs=[slot.item, slot.drop, slot.card],
+            **QUIET,
         )
     p.references.drop.upload(
-        handlers.drop_references,
+        handlers.uploads.drop_references,
         inputs=[p.references.drop, p.references.items],
-        outputs={p.references.items, p.references.tray, p.references.drop},
+        outputs=[p.references.items, p.references.tray, p.references.drop],
         **QUIET,
     )
     p.references.tray.click(
-        handlers.edit_tray, inputs=[p.references.items], outputs={p.references.items, p.references.tray}, **QUIET
+        handlers.uploads.edit_tray,
+        inputs=[p.references.items],
+        outputs=[p.references.items, p.references.tray],
+        **QUIET,
     )
     p.canvas.size.change(
         lambda size: gr.update(visible=size == Size.CUSTOM), inputs=p.canvas.size, outputs=p.canvas.custom, **QUIET
@@ -236,7 +242,7 @@ def _wire_compose(backend: Backend, p: Panels, handlers: Handlers, fields: set[A
         [field.change for field in planned],
         handlers.plan,
         inputs=fields,
-        outputs={p.canvas.plan},
+        outputs=[p.canvas.plan],
         trigger_mode="always_last",
         **QUIET,
     )

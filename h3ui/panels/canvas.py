@@ -6,12 +6,16 @@ It knows the fields; the arithmetic is `backend.limits`, asked through the backe
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from backend import limits
 from h3ui import markup
 from h3ui.form import DURATION_STEP_S, RATIO_CHOICES, Size
+
+if TYPE_CHECKING:
+    from backend.api import Plan
 
 SIZE_CHOICES = (("Automatic", Size.AUTO.value), ("Custom", Size.CUSTOM.value))
 
@@ -57,24 +61,13 @@ def build() -> CanvasPanel:
     return CanvasPanel(ratio=ratio, size=size, custom=custom, width=width, height=height, duration=duration, plan=plan)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """What a request makes: px, frames, seconds, forwards."""
-
-    width: int
-    height: int
-    num_frames: int
-    duration_s: float
-    num_forwards: int
-
-
-def plan_html(made: Made, notices: tuple[str, ...] = ()) -> str:
+def plan_html(made: Plan) -> str:
     """Exactly what will be made, and what the backend wants to say about it."""
     told = (
         f"<b>{made.width} × {made.height}</b>",
         f"<b>{made.num_frames}</b> frames",
         f"<b>{made.duration_s:.2f} s</b> at 24 fps",
-        f"<b>{made.num_forwards}</b> forwards",
+        f"<b>{made.num_forwards}</b> forwards (steps − 1)",
     )
-    warned = "".join(markup.note(notice, "warn") for notice in notices)
+    warned = "".join(markup.note(notice, "warn") for notice in made.notices)
     return f'<div class="plan" aria-live="polite"><span class="muted">Will make</span> {" · ".join(told)}</div>{warned}'

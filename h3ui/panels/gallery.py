@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend.jobs.records import JobRecord, JobState
+from backend.types import JobId
 from h3ui import markup
 from h3ui.panels import result
 
@@ -41,7 +42,7 @@ def build() -> GalleryPanel:
     return GalleryPanel(search=search, shown=shown, cards=cards, count=count)
 
 
-def cards_html(records: Sequence[JobRecord], tokens: Mapping[str, str], more: bool, filtered: bool) -> str:
+def cards_html(records: Sequence[JobRecord], tokens: Mapping[JobId, str], more: bool, filtered: bool) -> str:
     """The grid (`tokens` open the files of each job), or an empty state that says what to do."""
     if not records:
         if filtered:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+from backend.errors import Problem
 from h3ui import markup
 from h3ui.form import MediaItem
 from h3ui.panels import media
@@ -56,7 +57,7 @@ def _slot(name: str) -> Slot:
     return Slot(drop=drop, card=card, item=item)
 
 
-def card_html(name: str, item: MediaItem | None, refusal: str = "") -> str:
+def card_html(name: str, item: MediaItem | None, refusal: Problem | None = None) -> str:
     """The picture with its report, or why it was refused; empty without either."""
     if refusal:
         return markup.problems([refusal], title=f"{TITLES[name]} cannot be used")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend import limits
+from backend.errors import Problem
 from backend.types import Reference, ReferenceKind
 from h3ui import markup
 from h3ui.form import MediaItem, tags
@@ -44,7 +45,7 @@ def build() -> ReferencesPanel:
     return ReferencesPanel(group=group, drop=drop, tray=tray, items=items)
 
 
-def tray_html(items: tuple[MediaItem, ...], refusals: Sequence[str] = ()) -> str:
+def tray_html(items: tuple[MediaItem, ...], refusals: Sequence[Problem] = ()) -> str:
     """The list with budgets above it and refusals below."""
     refused = markup.problems(refusals, title="Not added")
     if not items:

@@ -46,7 +46,7 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
             100,
             value=steps_at_first,
             step=1,
-            label="Steps (one forward fewer is run)",
+            label="Steps",
             elem_id="steps",
         )
         with gr.Column(min_width=200, elem_classes="seed"):

@@ -1,0 +1,141 @@
+"""Media on the page: files that were dropped, keyframe cards, the reference tray, and media of stored jobs.
+
+It probes through the backend and keeps nothing; the items live in the tab's state.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gradio as gr
+from gradio.utils import get_upload_folder
+
+from backend.errors import InvalidRequest, MediaRefused, Problem
+from backend.jobs.records import JobRecord
+from h3ui import form
+from h3ui.board import Panels
+from h3ui.form import MediaItem, StoredValues
+from h3ui.panels import keyframes, references
+
+if TYPE_CHECKING:
+    from backend.api import Backend
+
+Updates = dict[Any, Any]
+
+
+class Uploads:
+    """Handlers of keyframes and references."""
+
+    def __init__(self, backend: Backend, panels: Panels) -> None:
+        self.backend = backend
+        self.panels = panels
+
+    def probe(self, path: str | Path) -> MediaItem:
+        """A dropped file with its report. Raises MediaRefused."""
+        return MediaItem(path=Path(path), report=self.backend.probe(Path(path)))
+
+    def drop_frame(self, name: str, path: str | None) -> Updates:
+        """A file fell into a keyframe's slot."""
+        slot = self.panels.keyframes.slots[name]
+        if path is None:
+            return {slot.item: None}
+        try:
+            item = self.probe(path)
+            if item.report.kind != "image":
+                raise MediaRefused(_not_a_picture(item))
+        except MediaRefused as error:
+            refusal = keyframes.card_html(name, None, error.problem)
+            return {
+                slot.item: None,
+                slot.drop: gr.update(value=None),
+                slot.card: gr.update(value=refusal, visible=True),
+            }
+        return self.frame_updates(name, item)
+
+    def frame_updates(self, name: str, item: MediaItem | None) -> Updates:
+        """Show `item` in a keyframe's slot, or the empty drop zone."""
+        slot = self.panels.keyframes.slots[name]
+        return {
+            slot.item: item,
+            slot.drop: gr.update(value=None, visible=item is None),
+            slot.card: gr.update(value=keyframes.card_html(name, item), visible=item is not None),
+        }
+
+    def drop_references(self, paths: list[str] | None, items: tuple[MediaItem, ...]) -> Updates:
+        """Files fell into the tray: probe each, keep the good ones, say why not of the others."""
+        p = self.panels.references
+        if not paths:
+            return gr.skip()
+        added, refusals = list(items or ()), []
+        for path in paths:
+            try:
+                added.append(self.probe(path))
+            except MediaRefused as error:
+                refusals.append(error.problem)
+        kept = tuple(added)
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals), p.drop: gr.update(value=None)}
+
+    def edit_tray(self, event: gr.EventData, items: tuple[MediaItem, ...]) -> Updates:
+        """Move, trim or remove a reference."""
+        p = self.panels.references
+        did = clicked(event)
+        index = int(did.get("index", -1))
+        kept, refusals = tuple(items or ()), []
+        if not 0 <= index < len(kept):
+            return gr.skip()
+        if did["action"] in ("up", "down"):
+            kept = form.move(kept, index, -1 if did["action"] == "up" else 1)
+        elif did["action"] == "remove":
+            kept = kept[:index] + kept[index + 1 :]
+        elif did["action"] == "trim":
+            try:
+                kept = (*kept[:index], form.trim(kept[index], did["field"], did["value"]), *kept[index + 1 :])
+            except InvalidRequest as error:
+                refusals = list(error.problems)
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals)}
+
+    def fill(self, record: JobRecord, stored: StoredValues) -> Updates:
+        """Show the media of a stored job, copied to where this page may show them; what is gone is said."""
+        p = self.panels.references
+        updates: Updates = {}
+        lost: list[Problem] = []
+        for name, path in (("first", stored.first_frame), ("last", stored.last_frame)):
+            updates |= self.frame_updates(name, self._reuse(record, path, lost) if path else None)
+        items = []
+        for reference in stored.references:
+            item = self._reuse(record, reference.path, lost)
+            if item is not None:
+                items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
+        return updates | {p.items: tuple(items), p.tray: references.tray_html(tuple(items), lost)}
+
+    def _reuse(self, record: JobRecord, path: Path, lost: list[Problem]) -> MediaItem | None:
+        name = Path(record.labels.get(path.name, path.name)).name
+        target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / name
+        try:
+            target.parent.mkdir(parents=True)
+            shutil.copyfile(path, target)
+            return self.probe(target)
+        except MediaRefused as error:
+            lost.append(error.problem)
+        except OSError as error:
+            lost.append(Problem(field=name, value="", rule="is not there any more", way_out=str(error.strerror)))
+        return None
+
+
+def clicked(event: gr.EventData) -> dict[str, str]:
+    """What the button said of itself; everything in it is text from the page."""
+    data = getattr(event, "_data", None)
+    return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
+
+
+def _not_a_picture(item: MediaItem) -> Problem:
+    return Problem(
+        field="frame",
+        value=item.path.name,
+        rule=f"must be a picture, this is {item.report.kind}",
+        way_out="use it as a reference instead",
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import hmac
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
 
 __all__ = ["ADMIN", "Backend", "Choice", "Health", "JobRecord", "JobState", "Plan", "PresetStatus", "Status"]
+log = logging.getLogger(__name__)
 HARDWARE_FRESH_S = 10.0  # one look at the machine serves a page that asks for everything at once
 
 
@@ -101,7 +103,6 @@ class Backend:
                 )
             )
             self._intake = Intake(self._manager, self._services, self._unavailable, settings)
-            self.sweep()
         except BaseException:
             self._lock.release()
             raise
@@ -334,8 +335,11 @@ class Backend:
 
     def sweep(self) -> int:
         """Clear old inputs of ended jobs and stale uploads; returns bytes freed."""
-        ended = self._store.ended()
-        return self._artifacts.sweep(ended, self.settings.uploads_dir)
+        try:
+            return self._artifacts.sweep(self._store.ended(), self.settings.uploads_dir)
+        except (OSError, H3Error):  # clearing up is no reason to stop; the next time may do
+            log.warning("old inputs could not be cleared", exc_info=True)
+            return 0
 
     def close(self, finish_running: bool = False, timeout_s: float = 15.0) -> None:
         """Accept no more, finish or stop the running job, end the engine; idempotent. Waiting jobs keep waiting."""

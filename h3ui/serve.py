@@ -67,11 +67,12 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
     prepare_process(settings)
     import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
 
+    from backend.http.login import login
     from backend.http.routes import routers
     from h3ui import page, theme
 
     app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)
-    for router in routers(backend):
+    for router in routers(backend, login(options.auth)):
         app.include_router(router)
     app.mount("/studio", StaticFiles(directory=ASSETS_DIR), name="studio")
     demo = page.build(backend)

@@ -185,6 +185,7 @@ class JobManager:
     # -- the dispatcher's thread --------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
+        self._shop.tidy()
         while True:
             slot = self._shop.slot
             with self.line.changed:
@@ -237,6 +238,8 @@ class JobManager:
         self._finish(job, end)
 
     def _order(self, record: JobRecord) -> Order | H3Error:
+        if record.error:
+            return H3Error(record.error)
         try:
             return self._shop.order(record)
         except H3Error as error:  # its preset or checkpoint is gone; the job is started and fails with these words

@@ -17,7 +17,7 @@ from typing import Any
 
 from backend import codec
 from backend.errors import H3Error, JobNotFound, NotNow
-from backend.events import TERMINAL, Event, Queued, Started, Succeeded
+from backend.events import TERMINAL, Event, Notice, Queued, Started, Succeeded
 from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
 from backend.jobs.schema import open_database
 from backend.types import GenerationRequest, JobId
@@ -176,12 +176,13 @@ class JobStore:
     def events(self, job: JobId, after: int = 0) -> list[Event]:
         """Stored events of `job` with `seq > after`, in order."""
         query = (
-            "SELECT e.body FROM events AS e JOIN jobs AS j ON j.num = e.job WHERE j.id = ? AND e.seq > ? ORDER BY e.seq"
+            "SELECT e.seq, e.body FROM events AS e JOIN jobs AS j ON j.num = e.job "
+            "WHERE j.id = ? AND e.seq > ? ORDER BY e.seq"
         )
         with self._reading() as connection:
             rows = connection.execute(query, (job, after)).fetchall()
         folder = self.jobs_dir / job
-        return [outside_in(codec.decode_tagged(Event, json.loads(row["body"])), folder) for row in rows]
+        return [_event(row["seq"], row["body"], folder) for row in rows]
 
     def _append(self, connection: sqlite3.Connection, job: JobId, event: Event) -> Event:
         row = connection.execute("SELECT num, num_events FROM jobs WHERE id = ?", (job,)).fetchone()
@@ -210,8 +211,12 @@ class JobStore:
         return json.dumps(codec.encode(inside_out(request, folder)))
 
     def _record(self, row: sqlite3.Row) -> JobRecord:
-        folder = self.jobs_dir / row["id"]
-        request = codec.decode(GenerationRequest, json.loads(row["request"]))
+        folder, error = self.jobs_dir / row["id"], row["error"]
+        try:
+            request = codec.decode(GenerationRequest, json.loads(row["request"]))
+        except ValueError as unreadable:  # written by another version: the job is shown, and cannot run
+            request = GenerationRequest(prompt=row["prompt"])
+            error = error or f"The stored request cannot be read ({unreadable}); submit it anew."
         return JobRecord(
             id=JobId(row["id"]),
             owner=row["owner"],
@@ -227,7 +232,7 @@ class JobStore:
             finished_at=row["finished_at"],
             video=folder / row["video"] if row["video"] else None,
             sidecar=folder / row["sidecar"] if row["sidecar"] else None,
-            error=row["error"],
+            error=error,
             folder=folder,
             num_events=row["num_events"],
             tags=tuple(tuple(tags) for tags in json.loads(row["tags"])),
@@ -272,6 +277,13 @@ class JobStore:
         else:
             way_out = "check the disk; a damaged database is set aside at the next start"
         return f"{self._database.name}: the job database failed ({text}); {way_out}"
+
+
+def _event(seq: int, body: str, folder: Path) -> Event:
+    try:
+        return outside_in(codec.decode_tagged(Event, json.loads(body)), folder)
+    except ValueError:  # written by another version; its place in the numbering stays
+        return Notice(seq=seq, message="Something happened that this version of the program cannot show.")
 
 
 def _conditions(owner: str | None, states: Sequence[JobState] | None, search: str) -> tuple[str, tuple[Any, ...]]:

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from backend.api import ADMIN
 from backend.http import guards
+from backend.http.login import login
 from backend.http.routes import routers
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
@@ -280,6 +281,30 @@ def test_nobody_and_strangers(client, backend, done):
         assert client.request(method, f"/v1/videos{path}", headers={"x-owner": "bob"}).status_code == 404
     assert client.get("/v1/videos", headers={"x-owner": "bob"}).json()["data"] == []
     assert client.get(f"/v1/videos/{done}").json()["status"] == "completed"
+
+
+def test_logins_of_the_page_work_here_and_only_they(backend):
+    app = FastAPI()
+    for router in routers(backend, login([("ann", "geheim:ü"), ("bob", "b")])):
+        app.include_router(router)
+    backend.pause()
+    backend.submit(request(), owner="user:ann")
+    with TestClient(app) as client:
+
+        def seen(name, password):
+            code = base64.b64encode(f"{name}:{password}".encode()).decode()
+            return client.get("/v1/videos", headers={"authorization": f"Basic {code}"})
+
+        assert len(seen("ann", "geheim:ü").json()["data"]) == 1
+        assert seen("bob", "b").json()["data"] == []
+        for wrong in (("ann", "b"), ("ann", ""), ("eve", ""), ("", ""), ("*", "")):
+            assert seen(*wrong).status_code == 401
+        for header in ("", "Basic", "Basic !!!", "Bearer x", "Basic " + base64.b64encode(b"\xff\xfe").decode()):
+            assert client.get("/v1/videos", headers={"authorization": header}).status_code == 401
+
+
+def test_an_open_page_has_an_open_door():
+    assert login([])(None) == "api"
 
 
 def test_without_a_way_to_tell_owners_there_is_no_v1(backend):

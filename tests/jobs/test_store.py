@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from backend.errors import H3Error, JobNotFound, NotNow
-from backend.events import Cancelled, Failed, Interrupted, Queued, Started, StepDone, Succeeded
+from backend.events import Cancelled, Failed, Interrupted, Notice, Queued, Started, StepDone, Succeeded
 from backend.jobs import schema
 from backend.jobs.records import JobRecord, JobState, title_of
 from backend.jobs.store import JobStore, StoreFailure
@@ -118,6 +118,20 @@ def test_paths_of_a_result_follow_the_folder(store):
     done = store.get(JobId("job-00001"))
     assert (done.video, done.state) == (output / "video.mp4", JobState.SUCCEEDED)
     assert store.events(JobId("job-00001"))[-1].details == {"seed": 3}
+
+
+def test_rows_of_another_version_are_shown_and_keep_their_numbers(store, tmp_path):
+    store.add(record(store, prompt="old words"), 1)
+    store.append(JobId("job-00001"), StepDone(step=1, steps=2, seconds=0.1))
+    raw = sqlite3.connect(tmp_path / "jobs.sqlite3")
+    raw.execute("UPDATE jobs SET request = json_set(request, '$.negative_prompt', 'x')")
+    raw.execute("UPDATE events SET body = json_set(body, '$.type', 'Exploded') WHERE seq = 2")
+    raw.commit()
+    raw.close()
+    (shown,) = store.waiting()
+    assert shown.request.prompt == "old words"
+    assert "negative_prompt" in shown.error
+    assert [(event.seq, type(event)) for event in store.events(JobId("job-00001"))] == [(1, Queued), (2, Notice)]
 
 
 def test_search_owner_state_and_pages(store):

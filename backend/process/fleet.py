@@ -227,7 +227,7 @@ class Fleet:
                 return Failure.of(rank, item, self._watch.stage(rank))
             case Pulse():
                 self._watch.pulse(rank, now, item.stage, item.progress)
-                self._rss[rank] = item.rss_bytes
+                self._rss[rank] = item.rss_bytes or self._rss.get(rank, 0)
                 if self._state is not FleetState.READY and now - self._beat.get(rank, 0.0) >= HEARTBEAT_EVENT_S:
                     self._beat[rank] = now
                     self._out.put(Heartbeat(rank=rank, stage=item.stage))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from backend.events import Event, FramesDone, LoadProgress, Notice, StageFinished, StageStarted, StepDone
+from backend.process.messages import Pulse
 from backend.types import Stage
 
 # Rank 0 runs these alone; everything before them all ranks run in lockstep, so that they can agree to stop.
@@ -19,7 +20,7 @@ ALONE = (Stage.DECODE, Stage.MUX)
 class Report:
     """Progress of one rank. One thread reports; `stop`, `stage_now` and `progress` may be used from any."""
 
-    def __init__(self, rank: int, send: Callable[[Event], None]) -> None:
+    def __init__(self, rank: int, send: Callable[[Event | Pulse], None]) -> None:
         self.rank = rank
         self.progress = 0
         self.stage_now: Stage | None = None
@@ -50,6 +51,8 @@ class Report:
             self.finish_stage()
             self.stage_now, self._since = stage, time.monotonic()
         self._tell(StageStarted(stage=stage, detail=detail))
+        if self.rank != 0:  # its next pulse may be half a second away, and the stage is what a failure names
+            self._send(Pulse(rank=self.rank, stage=stage, progress=self.progress))
 
     def finish_stage(self) -> None:
         """End the present stage, if any; its seconds add up when a stage comes twice."""

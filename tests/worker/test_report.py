@@ -1,6 +1,7 @@
 import pytest
 
 from backend.events import FramesDone, LoadProgress, Notice, StageFinished, StageStarted, StepDone
+from backend.process.messages import Pulse
 from backend.types import Stage
 from backend.worker.report import Report
 
@@ -22,7 +23,8 @@ def test_rank_0_tells_and_every_rank_counts():
             FramesDone(done=17, total=107),
             Notice(message="slow"),
         ]
-        assert told == (expected if rank == 0 else [])
+        pulse = Pulse(rank=1, stage=Stage.ENCODE, progress=1)
+        assert told == (expected if rank == 0 else [pulse])
 
 
 def test_stages_end_when_the_next_begins_and_their_seconds_add_up(monkeypatch):

@@ -5,7 +5,7 @@ PY := $(VENV)/bin/python
 ARGS ?=
 SOURCES := app.py backend h3ui tests bench
 
-.PHONY: run test check format clean
+.PHONY: run test check format docs clean
 
 run: $(VENV)/run.stamp
 	$(PY) app.py $(ARGS)
@@ -43,6 +43,9 @@ $(VENV)/run.stamp: requirements.txt | $(VENV)/bin/python
 $(VENV)/dev.stamp: requirements-dev.txt $(VENV)/run.stamp
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt
 	touch $@
+
+docs: $(VENV)/dev.stamp
+	$(PY) tests/test_readme.py --write
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache

@@ -73,7 +73,7 @@ class Progress:
                 self._line(f"{event.stage}: {event.detail}" if event.detail else f"{event.stage}")
             case LoadProgress() if event.total_bytes:
                 done = 100 * event.done_bytes // event.total_bytes
-                self._counter(f"load: {event.component} {done} % of {event.total_bytes / GIB:.2f} GiB")
+                self._counter(f"load: {event.component} {done} % of {_size(event.total_bytes)}")
             case StepDone():
                 left = (event.steps - event.step) * event.seconds
                 self._counter(
@@ -252,9 +252,13 @@ def verify_model(name: str, settings: Settings) -> str:
     return _checkpoint_line(checkpoint)
 
 
+def _size(count: int) -> str:
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / 2**20:.1f} MiB"
+
+
 def _checkpoint_line(checkpoint: catalog.Checkpoint) -> str:
-    size = f"{checkpoint.bytes / GIB:.2f} GiB" if checkpoint.bytes else "-"
-    return f"  {checkpoint.name:<24} {checkpoint.state:<16} {size:>11}  {', '.join(checkpoint.tasks)}"
+    size = _size(checkpoint.bytes) if checkpoint.bytes else "-"
+    return f"  {checkpoint.name:<24} {size:>10}  {', '.join(checkpoint.tasks)}  {checkpoint.state}"
 
 
 def inspect_media(path: Path, inspection: Inspection, out: Path | None) -> tuple[dict[str, object], str]:

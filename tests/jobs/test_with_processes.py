@@ -31,7 +31,8 @@ def stub_services(line: str, ranks: int = 2) -> Services:
     """The program's own services, with a stub fleet and no checkpoint to build."""
 
     def engine(preset, checkpoint, settings):
-        return StubEngine(dataclasses.replace(preset, world_size=ranks), Path(line), settings)
+        deadlines = dataclasses.replace(preset.deadlines, silence_s=3.0)  # a stopped rank is found soon
+        return StubEngine(dataclasses.replace(preset, world_size=ranks, deadlines=deadlines), Path(line), settings)
 
     fakes = fake_services(World())
     return dataclasses.replace(

@@ -70,4 +70,5 @@ def plan_html(made: Plan) -> str:
         f"<b>{made.num_forwards}</b> forwards (steps − 1)",
     )
     warned = "".join(markup.note(notice, "warn") for notice in made.notices)
-    return f'<div class="plan" aria-live="polite"><span class="muted">Will make</span> {" · ".join(told)}</div>{warned}'
+    shown = " · ".join(f"<span>{part}</span>" for part in told)
+    return f'<div class="plan" aria-live="polite"><span class="muted">Will make</span> {shown}</div>{warned}'

@@ -43,6 +43,11 @@ def _row(checkpoint: Checkpoint) -> str:
     if checkpoint.folder is not None:
         told.append(str(checkpoint.folder))
     about = markup.note(checkpoint.notice) if checkpoint.notice else ""
+    if checkpoint.folder is None and not checkpoint.notice:
+        about = (
+            f'<p class="muted">Get it with <code>python app.py models download {markup.text(checkpoint.name)}</code>. '
+            "It comes under the MiniMax H3 Community License, which you accept there.</p>"
+        )
     head = f"<b>{markup.text(checkpoint.title)}</b> <code>{markup.text(checkpoint.name)}</code>"
     state = f'<span class="pill {"ok" if checkpoint.ready else ""}">{markup.text(checkpoint.state)}</span>'
     return f'<li><div>{head}<p class="muted">{markup.text(" · ".join(told))}</p>{about}</div>{state}</li>'

@@ -53,7 +53,7 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
             seed = gr.Textbox(label="Seed", placeholder="random", max_lines=1, elem_id="seed")
             with gr.Row(elem_classes="seed-buttons"):
                 dice = gr.Button("New number", size="sm", elem_id="dice", min_width=60)
-                random = gr.Button("Random each time", size="sm", elem_id="random-seed", min_width=60)
+                random = gr.Button("Random", size="sm", elem_id="random-seed", min_width=60)
     return SamplingPanel(quality=quality, about=about, steps=steps, seed=seed, dice=dice, random=random)
 
 

@@ -1,0 +1,161 @@
+"""What panels write is text where people or files supplied it, and says what to do where there is nothing."""
+
+from __future__ import annotations
+
+import html.parser
+from pathlib import Path
+
+import pytest
+
+from backend import events as ev
+from backend.errors import Problem
+from backend.jobs.records import JobRecord, JobState
+from backend.types import GenerationRequest, JobId, MediaReport, ReferenceKind, Sampling, Stage
+from h3ui import markup, render
+from h3ui.form import MediaItem
+from h3ui.panels import gallery, keyframes, prompt, queue, references, result
+
+EVIL = """<script>alert(1)</script><img src=x onerror="alert(2)">'"><b>{{#each}} ${x}"""
+
+
+class Collector(html.parser.HTMLParser):
+    """All tags, attributes and text a browser would see."""
+
+    def __init__(self, markup_text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.text = ""
+        self.feed(markup_text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def record(state: JobState = JobState.SUCCEEDED, **changes) -> JobRecord:
+    values = dict(
+        id=JobId("job_1-a"),
+        owner="session:x",
+        state=state,
+        position=1 if state is JobState.QUEUED else None,
+        request=GenerationRequest(
+            prompt=EVIL, sampling=Sampling(width=224, height=128, num_frames=107, num_inference_steps=4, seed=11)
+        ),
+        preset="tiny-cpu",
+        quality="standard",
+        title=EVIL,
+        favourite=False,
+        created_at=0.0,
+        started_at=100.0,
+        finished_at=142.0,
+        video=None,
+        sidecar=None,
+        error=EVIL,
+        folder=Path("/nowhere"),
+        num_events=1,
+    )
+    return JobRecord(**{**values, **changes})
+
+
+def item(name: str, kind: ReferenceKind, duration_s: float | None = None) -> MediaItem:
+    report = MediaReport(
+        name=name, kind=kind, container="X", duration_s=duration_s, actions=(EVIL,), warnings=(EVIL,), codec=EVIL
+    )
+    return MediaItem(path=Path("/up") / name, report=report)
+
+
+FAILED = render.follow(
+    [ev.StageStarted(stage=Stage.DENOISE, detail=EVIL), ev.Notice(message=EVIL), ev.Failed(reason=EVIL, log_tail=EVIL)]
+)
+RUNNING = render.follow([ev.Started(engine="n", preset=EVIL), ev.StageStarted(stage=Stage.LOAD, detail=EVIL)])
+NAME = EVIL.replace("/", "")
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        result.live_html(record(JobState.FAILED), FAILED, 0.0),
+        result.live_html(record(JobState.RUNNING), RUNNING, 0.0),
+        result.player_html(record(), render.JobView(), EVIL),
+        queue.rows_html([record(JobState.RUNNING), record(JobState.QUEUED)]),
+        gallery.cards_html([record(), record(JobState.FAILED)], {JobId("job_1-a"): EVIL}, more=True, filtered=False),
+        references.tray_html((item(NAME, ReferenceKind.IMAGE), item(NAME, ReferenceKind.VIDEO, 5.0))),
+        references.tray_html((), [Problem(field=EVIL, value=EVIL, rule=EVIL, way_out=EVIL)]),
+        keyframes.card_html("first", item(NAME, ReferenceKind.IMAGE)),
+        markup.problems([EVIL]),
+        result.missing_html(EVIL),
+    ],
+)
+def test_foreign_text_stays_text(written):
+    seen = Collector(written)
+    assert "script" not in seen.tags
+    assert not [name for name, _ in seen.attributes if name.startswith("on")]
+    assert ("src", "x") not in seen.attributes
+    assert "<script>" in seen.text or any("<script>" in value or "%3Cscript" in value for _, value in seen.attributes)
+
+
+def test_icon_buttons_have_names():
+    written = gallery.cards_html([record()], {}, more=False, filtered=False) + queue.rows_html(
+        [record(JobState.QUEUED)]
+    )
+    names = [value for name, value in Collector(written).attributes if name == "aria-label"]
+    assert {"Download", "Delete", "Use these settings", "Cancel this job"} <= set(names)
+
+
+def test_the_report_line_tells_what_was_made():
+    assert result.report_line(record()) == (
+        "224 × 128 · 107 frames, 4.46 s · seed 11 · 3 forwards · made in 42 s · tiny-cpu"
+    )
+
+
+def test_the_player_is_there_only_for_a_result():
+    assert 'src="files/job_1-a/video.mp4?token=t"' in result.player_html(record(), render.JobView(), "t")
+    assert result.player_html(record(JobState.RUNNING), render.JobView(), "t") == ""
+
+
+def test_cancel_is_offered_while_there_is_something_to_cancel():
+    running = result.live_html(record(JobState.RUNNING), RUNNING, 0.0)
+    assert 'data-action="cancel"' in running
+    assert 'data-action="cancel"' not in result.live_html(record(JobState.FAILED), FAILED, 0.0)
+
+
+def test_the_progress_bar_tells_its_value_to_screen_readers():
+    view = render.follow([ev.Started(engine="n", preset="p"), ev.StepDone(step=5, steps=10, seconds=1.0)])
+    assert 'aria-valuenow="40"' in result.live_html(record(JobState.RUNNING), view, 0.0)  # 5 s of 10 s + 2.5 s decode
+
+
+def test_tags_and_budgets_of_the_tray():
+    written = Collector(
+        references.tray_html(
+            (
+                item("a.png", ReferenceKind.IMAGE),
+                item("b.png", ReferenceKind.IMAGE),
+                item("c.wav", ReferenceKind.AUDIO, 6.2),
+            )
+        )
+    ).text
+    assert "<Picture 2>" in written and "<Audio 1>" in written
+    assert "2 of 9 pictures" in written and "6.2 of 15 s" in written
+
+
+def test_a_burst_budget_is_marked():
+    clips = tuple(item(f"{index}.mp4", ReferenceKind.VIDEO, 9.0) for index in range(2))
+    assert "budget over" in references.tray_html(clips)
+
+
+def test_empty_places_say_what_to_do():
+    assert "press Generate" in result.empty_html("")
+    assert "noise" in result.empty_html("It makes noise.")
+    assert "Everything you make is kept here" in gallery.cards_html([], {}, more=False, filtered=False)
+    assert "Change the words" in gallery.cards_html([], {}, more=False, filtered=True)
+    assert "Nothing waits" in queue.rows_html([])
+    assert 'data-action="example"' in prompt.hint_html("")
+
+
+def test_the_counter_warns_past_the_limit():
+    assert "5 of 7,000" in prompt.hint_html("hello")
+    assert "over" in prompt.hint_html("x" * 7001)

@@ -27,6 +27,7 @@ from backend.types import FPS, GenerationRequest, JobId
 MAX_FIELDS, MAX_FILES = 64, 16
 MAX_FIELD_BYTES = 128 * 2**20  # a data URL
 MAX_LIST = 100
+MAX_WALK = 100_000
 DELETE_WAIT_S = 8.0  # a running job stops at its next step
 DENOISE_SHARE = 85  # per cent of a job's progress; the rest is decoding
 _STATUS = {JobState.QUEUED: "queued", JobState.RUNNING: "in_progress", JobState.SUCCEEDED: "completed"}
@@ -54,18 +55,14 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
     def listing(request: Request, after: str = "", limit: int = MAX_LIST, order: str = "desc") -> Response:
         if not 0 <= limit <= MAX_LIST or order not in ("asc", "desc"):
             raise HTTPException(400, f"limit must be 0 to {MAX_LIST} and order asc or desc")
-        records = backend.history(owner=owner(request), limit=100_000)
-        records = records if order == "desc" else records[::-1]
-        ids = [record.id for record in records]
-        start = ids.index(JobId(after)) + 1 if after in ids else 0
-        page = records[start : start + limit]
+        page, more = _page(backend, owner(request), after, limit, order)
         return JSONResponse(
             {
                 "object": "list",
                 "data": [describe(backend, record) for record in page],
                 "first_id": page[0].id if page else None,
                 "last_id": page[-1].id if page else None,
-                "has_more": start + limit < len(records),
+                "has_more": more,
             }
         )
 
@@ -98,6 +95,18 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
         return JSONResponse({"id": job, "deleted": True, "object": "video.deleted"})
 
     return router
+
+
+def _page(backend: Backend, who: str, after: str, limit: int, order: str) -> tuple[list[JobRecord], bool]:
+    """Jobs behind `after` in `order`, at most `limit`, and whether there are more."""
+    if order == "desc" and not after:
+        records = backend.history(owner=who, limit=limit + 1)
+    else:  # an id says nothing of its place: walk to it
+        records = backend.history(owner=who, limit=MAX_WALK)
+        records = records if order == "desc" else records[::-1]
+        ids = [record.id for record in records]
+        records = records[ids.index(JobId(after)) + 1 :] if after in ids else records
+    return records[:limit], len(records) > limit
 
 
 def describe(backend: Backend, record: JobRecord) -> dict[str, Any]:

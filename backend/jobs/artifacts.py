@@ -209,6 +209,8 @@ def words(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"the disk is full{where}; free some space and run the job again."
+    if error.errno == errno.EFBIG:
+        return f"a file grew larger than this system allows{where}; raise the limit (ulimit -f)."
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"the folder may not be written{where}; check its rights."
     if error.errno == errno.ENOENT:

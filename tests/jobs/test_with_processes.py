@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -200,3 +201,19 @@ def test_d15_kill_9_of_the_program_leaves_no_process_and_each_job_one_end(tmp_pa
             assert (record.state is JobState.SUCCEEDED) == (record.video is not None)
     finally:
         backend.close()
+
+
+def test_a_disk_that_takes_no_more_fails_the_job_in_words_and_the_program_goes_on(tmp_path):
+    backend = open_stub(tmp_path / "data", ranks=1)
+    end_of(backend, backend.submit(ask(), owner="ann"))
+    (rank,) = rank_pids()
+    usual = resource.prlimit(rank, resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+    job = backend.submit(ask(), owner="ann")
+    end = end_of(backend, job)
+    assert isinstance(end, Failed)
+    assert "video.mp4" in end.reason
+    assert not [path for path in backend.job(job, owner="ann").folder.rglob("*") if path.is_file()]
+    for rank in rank_pids():
+        resource.prlimit(rank, resource.RLIMIT_FSIZE, usual)
+    assert isinstance(end_of(backend, backend.submit(ask(), owner="ann")), Succeeded)
+    backend.close()

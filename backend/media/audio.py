@@ -49,7 +49,7 @@ class Sound:
 
 def probe(source: Source, opened: containers.Opened) -> MediaReport:
     """What a sound file is; raises MediaRefused where a rule about files is broken."""
-    stream = _check_stream(source, opened.audio)
+    stream = check_stream(source, opened.audio)
     duration = containers.seconds(stream.duration, stream.time_base)
     if duration is None and opened.container.duration is not None:
         duration = Fraction(opened.container.duration, av.time_base)
@@ -74,7 +74,7 @@ def probe(source: Source, opened: containers.Opened) -> MediaReport:
 
 def read(source: Source, opened: containers.Opened, start: Fraction, length: Fraction | None) -> Sound:
     """The part of a sound file from `start` (s) for `length` (s; None: to its end); raises MediaRefused."""
-    stream = _check_stream(source, opened.audio)
+    stream = check_stream(source, opened.audio)
     most = Fraction(MAX_CLIP_S) + 1 if length is None else length
     raw = _collect(source, opened.container, stream, (None, start, start + most))
     used_s = raw.shape[1] / stream.rate
@@ -94,7 +94,7 @@ def soundtrack(source: Source, opened: containers.Opened, origin: Fraction, leng
     """
     if opened.audio is None:
         return None
-    stream = _check_stream(source, opened.audio)
+    stream = check_stream(source, opened.audio)
     raw = _collect(source, opened.container, stream, (origin, Fraction(0), length))
     return _finish(raw, stream) if raw.shape[1] else None
 
@@ -139,10 +139,11 @@ def to_stereo(samples: np.ndarray, channels: tuple[str, ...]) -> np.ndarray:
     return mixed / max(1.0, float(np.abs(mixed).max(initial=0.0)))
 
 
-def _check_stream(source: Source, stream: Any) -> Any:
+def check_stream(source: Source, stream: Any) -> Any:
+    """`stream`, if its codec, rate and channels are within the rules; raises MediaRefused."""
     if stream is None:
         raise source.refuse(source.format.title, "must hold sound", f"use {AUDIO_FORMATS}")
-    name = stream.codec_context.name
+    name = containers.decoder_name(stream)
     if name not in containers.AUDIO_CODECS and not name.startswith("pcm_"):
         raise source.refuse(f"{source.format.title} with {name}", f"sound must be {AUDIO_FORMATS}", "export it as WAV")
     if not MIN_RATE <= stream.rate <= MAX_RATE:
@@ -157,10 +158,10 @@ def _blocks(
     source: Source, container: Any, stream: Any, seek_to: Fraction | None
 ) -> Iterator[tuple[Fraction | None, np.ndarray]]:
     """(file time in s, float32 (channels, n)) of each decoded block, in the rate and layout of the file."""
-    container.seek(0 if seek_to is None else max(0, int(seek_to * av.time_base)))
     # A change of format only. Packed, because PyAV 18 reads past the planes of a planar frame of eight channels.
     packed = av.AudioResampler(format="flt", layout=stream.layout, rate=stream.rate)
     try:
+        container.seek(0 if seek_to is None else max(0, int(seek_to * av.time_base)))
         for frame in container.decode(stream):
             if frame.sample_rate != stream.rate or frame.layout.nb_channels != stream.channels:
                 has = "its rate or channels change midway"

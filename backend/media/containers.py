@@ -61,9 +61,14 @@ def opened(source: Source) -> Iterator[Opened]:
         container.close()
 
 
+def decoder_name(stream: Any) -> str:
+    """FFmpeg's name of a stream's decoder; "an unknown codec" where it has none."""
+    return "an unknown codec" if stream.codec_context is None else stream.codec_context.name
+
+
 def codec_name(stream: Any) -> str:
     """The codec of a stream as people know it."""
-    name = stream.codec_context.name
+    name = decoder_name(stream)
     return _SHOWN.get(name, name.removesuffix("float"))
 
 
@@ -82,8 +87,10 @@ def seconds(value: int | None, time_base: Fraction | None) -> Fraction | None:
 def _choose(container: Any) -> Opened:
     stills = [stream for stream in container.streams.video if stream.disposition & _STILL]
     videos = [stream for stream in container.streams.video if not stream.disposition & _STILL]
-    sounds = list(container.streams.audio)
+    sounds = [stream for stream in container.streams.audio if stream.codec_context is not None]
     ignored = []
+    if len(sounds) < len(container.streams.audio):
+        ignored.append("ignored sound of an unknown codec")
     if stills:
         ignored.append("ignored an attached picture")
     if len(videos) > 1:

@@ -44,6 +44,8 @@ def _picture(order: Order, source: Source) -> Answer:
 
 
 def _video(order: Order, source: Source, opened: containers.Opened) -> Answer:
+    if opened.audio is not None:
+        audio.check_stream(source, opened.audio)
     facts, report = videos.probe(source, opened)
     size = videos.canvas(source, facts, order.geometry)
     if order.stem is None:

@@ -230,7 +230,7 @@ def _held(frames: Iterator[tuple[int, Any]], counts: tuple[int, ...]) -> Iterato
 
 
 def _check_stream(source: Source, stream: Any) -> None:
-    name = stream.codec_context.name
+    name = containers.decoder_name(stream)
     if source.format.reader != "mov" or name not in containers.VIDEO_CODECS:
         has = f"{source.format.title} with {containers.codec_name(stream)}"
         raise source.refuse(has, f"a video must be {VIDEO_FORMATS}", "export it as MP4 with H.264")
@@ -252,10 +252,10 @@ def _timing(
     source: Source, container: Any, stream: Any, seek: Fraction, until: Fraction | None
 ) -> tuple[timeline.Timing, bool]:
     """Timing of the frames from time `seek` to `until`, read from packets without decoding; and whether that is all."""
-    container.seek(int(seek * av.time_base), backward=True)
     times: list[Fraction] = []
     last, last_duration, whole = Fraction(-1), Fraction(1, FPS), True
     try:
+        container.seek(int(seek * av.time_base), backward=True)
         for packet in container.demux(stream):
             if packet.pts is None or packet.is_discard:
                 continue
@@ -280,10 +280,10 @@ def _frames(
 ) -> Iterator[tuple[int, Any]]:
     """(index into the timing, frame) of each frame that decodes, in order of presentation."""
     first = found.times[0]
-    container.seek(int(max(Fraction(0), min(first, origin)) * av.time_base), backward=True)
     ticks = stream.time_base / 2
     index = 0
     try:
+        container.seek(int(max(Fraction(0), min(first, origin)) * av.time_base), backward=True)
         for frame in container.decode(stream):
             if frame.pts is None:
                 continue
@@ -297,8 +297,8 @@ def _frames(
 
 
 def _first_frame(source: Source, container: Any, stream: Any) -> Any:
-    container.seek(0)
     try:
+        container.seek(0)
         return next(container.decode(stream))
     except (av.FFmpegError, StopIteration) as error:
         raise containers.damaged(source, error) from error

@@ -14,7 +14,7 @@ import gradio as gr
 from h3ui import markup, render
 
 if TYPE_CHECKING:
-    from backend.checkpoints.catalog import Checkpoint
+    from backend.api import Checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

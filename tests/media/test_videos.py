@@ -282,3 +282,45 @@ def test_a_file_that_is_cut_off_is_refused(tmp_path, see, keep, fast_start):
     path.write_bytes(data[: int(len(data) * keep)])
     with pytest.raises(MediaRefused, match=r"cut\.mp4.*must be a complete file"):
         see(path)
+
+
+@pytest.mark.parametrize("start", [0.0, 33.0])
+def test_a_part_of_a_long_file_is_found_by_seeking(tmp_path, see, start):
+    clip = made.Clip(tmp_path / "long.mp4", 64, 64, rate=24, sound=(32000, "stereo"))
+    for index in range(24 * 40):
+        clip.frame(made.solid((index // 24 * 6,) * 3, 64, 64), Fraction(index, 24))
+    tones = [made.sine(300 + 50 * second, 1, 32000, channels=2) for second in range(40)]
+    clip.sound(np.concatenate(tones, axis=1))
+    path = clip.close()
+    tiny = Geometry(canvas_short_edge=64, canvas_max_pixels=64 * 64)
+    with pytest.raises(MediaRefused, match=r"used.*2 to 15 seconds.*trim it"):
+        see(path, geometry=tiny, start_s=start / 2)
+    seen = see(path, geometry=tiny, start_s=start, length_s=4.0)
+    assert seen.report.duration_s == pytest.approx(40, abs=0.05)
+    assert [round(level / 6) for level in seen.frames[12::24].mean(axis=(1, 2, 3))] == [start + k for k in range(4)]
+    assert made.peak_hz(seen.audio[0, 36_000:60_000]) == pytest.approx(300 + 50 * (start + 1), abs=3)
+
+
+@pytest.mark.parametrize("container", ["mov", "fragmented"])
+def test_quicktime_and_fragmented_files(tmp_path, see, container):
+    import av
+
+    path = tmp_path / "a.bin"
+    options = {"movflags": "frag_keyframe+empty_moov"} if container == "fragmented" else {}
+    with av.open(str(path), "w", format="mov" if container == "mov" else "mp4", options=options) as out:
+        video = out.add_stream("libx264", rate=24, options={"g": "12", "qp": "12"})
+        video.width, video.height, video.pix_fmt = 320, 192, "yuv420p"
+        audio = out.add_stream("pcm_s16le" if container == "mov" else "aac", rate=48000, layout="stereo")
+        for index in range(60):
+            out.mux(video.encode(av.VideoFrame.from_ndarray(made.numbered(index), format="rgb24")))
+        out.mux(video.encode(None))
+        sound = av.AudioFrame.from_ndarray(made.sine(440, 2.5, 48000, 2), format="fltp", layout="stereo")
+        sound.sample_rate, sound.pts, sound.time_base = 48000, 0, Fraction(1, 48000)
+        sound = av.AudioResampler(format=audio.format, layout="stereo", rate=48000).resample(sound)[0]
+        out.mux(audio.encode(sound))
+        out.mux(audio.encode(None))
+    seen = see(path, geometry=SMALL)
+    assert seen.report.container == ("MOV" if container == "mov" else "MP4")
+    assert seen.report.duration_s == pytest.approx(2.5, abs=0.01)
+    assert np.abs(shown(seen) - np.arange(60)).max() <= 1
+    assert abs(made.peak_hz(seen.audio[0]) - 440) <= 2

@@ -119,9 +119,11 @@ class Handlers:
 
     async def watch(self, job: str | None, session: object, request: gr.Request) -> AsyncIterator[Updates]:
         """Follow the job of this tab until its end; Gradio closes this generator when the tab is left."""
-        if not job:
-            return
         p, owner, tab = self.panels, owner_of(session, request), str(request.session_hash)
+        unchanged = {p.status: gr.skip()}
+        if not job:
+            yield unchanged  # a generator that yields nothing empties its outputs
+            return
         token = self.watchers.begin(tab)
         wanted = functools.partial(self.watchers.beat, tab, token)
         decode_s: float | None = None
@@ -131,9 +133,10 @@ class Handlers:
                     decode_s = await asyncio.to_thread(self.expected_decode_s, record, owner)
                 yield self.picture(record, view, owner, decode_s)
         except JobNotFound:
-            return  # deleted meanwhile: the handler that deleted it has changed the panel
+            yield unchanged  # deleted meanwhile: the handler that deleted it has changed the panel
+            return
         if not wanted():
-            yield {p.status: gr.skip()}  # Gradio sends the last yield again at the end: it must not be a picture
+            yield unchanged  # Gradio sends the last yield again at the end: it must not be a picture
             return
         self.watchers.end(tab, token, job)
         yield {p.queue.rows: self.queue_html(owner, job), p.status: self.status_html()}

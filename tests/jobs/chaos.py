@@ -126,7 +126,8 @@ def judge(data: Path, accepted: list[str]) -> dict[str, float]:
             else:
                 assert not parts, f"{record.id} ({record.state}) left {parts}"
         assert not [path for path in backend.settings.jobs_dir.iterdir() if path.name.startswith(".")]
-        assert not list(backend.settings.run_dir.glob("run-*")), "a fleet left its folder"
+        left = [path for path in backend.settings.run_dir.iterdir() if path.is_dir()]
+        assert not left, f"fleets left {left}"
     finally:
         backend.close()
     return counts

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,16 +22,18 @@ from typing import Any, TextIO
 from backend import codec, limits
 from backend.api import ADMIN, Backend
 from backend.checkpoints import catalog
-from backend.errors import CheckpointError, InvalidRequest, MediaRefused, Problem
+from backend.errors import CheckpointError, InvalidRequest, MediaRefused, Problem, Unavailable
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.hardware.probe import Hardware, probe
+from backend.jobs.lock import InstanceLock
 from backend.media import mp4
 from backend.media.inspection import Inspection, inspect_file, render_report
 from backend.presets import pick
-from backend.settings import Settings
+from backend.settings import COMMAND_FOLDER, Settings
 from backend.types import GenerationRequest, Geometry, JobId, MediaReport
 
 GIB = 1 << 30
+COMMAND_START_S = 60.0  # a younger folder may belong to a command that has not taken its lock yet
 
 
 def read_request(path: Path) -> GenerationRequest:
@@ -52,11 +55,21 @@ def read_request(path: Path) -> GenerationRequest:
 @contextlib.contextmanager
 def private_state(settings: Settings) -> Iterator[Settings]:
     """Settings with a job store of their own, so that a command runs beside an open page; removed afterwards."""
+    _sweep_dead_commands(settings)
     private = settings.with_private_state()
     try:
         yield private
     finally:
         shutil.rmtree(private.jobs_dir.parent, ignore_errors=True)
+
+
+def _sweep_dead_commands(settings: Settings) -> None:
+    """Remove what commands left that were killed; one that lives holds the lock of its folder."""
+    for folder in settings.run_dir.glob(f"{COMMAND_FOLDER}*"):
+        with contextlib.suppress(Unavailable, OSError):
+            if time.time() - folder.stat().st_mtime > COMMAND_START_S:
+                InstanceLock(folder).release()
+                shutil.rmtree(folder)
 
 
 @dataclass(kw_only=True)

@@ -48,6 +48,10 @@ class WriteFailure(H3Error):
     """A result cannot be written (disk full, encoder error), with the file and the way out; nothing is left of it."""
 
 
+class UnusableResult(H3Error):
+    """A render ended with nothing in it that can be seen or heard, with what was measured."""
+
+
 class PresetError(H3Error):
     """A preset is unknown, malformed or impossible; names file and key."""
 

@@ -10,6 +10,8 @@ import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+COMMAND_FOLDER = "command-"  # begins the names of folders that commands keep their one job in
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
@@ -21,7 +23,7 @@ class Settings:
 
     def with_private_state(self) -> Settings:
         """The same settings with a job store of its own, for one command that runs beside an open page."""
-        return replace(self, state_dir=self.run_dir / f"command-{uuid.uuid4().hex}")
+        return replace(self, state_dir=self.run_dir / f"{COMMAND_FOLDER}{uuid.uuid4().hex}")
 
     @property
     def jobs_dir(self) -> Path:

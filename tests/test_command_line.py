@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from backend.jobs.lock import InstanceLock
+
 ROOT = Path(__file__).resolve().parent.parent
 OFFICIAL = ROOT.parent / "shared" / "h3-official"
 SMALL = ["--duration", "4", "--width", "64", "--height", "64", "--steps", "3"]
@@ -163,6 +165,18 @@ def test_ctrl_c_stops_the_job_and_leaves_nothing_behind(data_dir, tmp_path):
     assert list(tmp_path.iterdir()) == []
     leftovers = [name for name in os.listdir(data_dir / "run") if name.startswith("command-")]
     assert leftovers == []
+
+
+def test_what_a_killed_command_left_is_swept_and_a_living_one_is_not(data_dir):
+    dead, living, young = (data_dir / "run" / f"command-{name}" for name in ("dead", "living", "young"))
+    for folder in (dead, living, young):
+        (folder / "jobs").mkdir(parents=True)
+    lock = InstanceLock(living)
+    for folder in (dead, living):
+        os.utime(folder, (0, 0))
+    run("doctor", data_dir=data_dir)
+    assert [folder.is_dir() for folder in (dead, living, young)] == [False, True, True]
+    lock.release()
 
 
 def test_doctor_chooses_a_preset_and_says_why(data_dir):

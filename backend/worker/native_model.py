@@ -72,7 +72,7 @@ class NativeModel:
                 if render.tensors is not None:
                     save_tensors(render.tensors, made)
                 try:
-                    return output.seal(sidecar.describe(render, self._setup, self._info, report))
+                    return output.seal(sidecar.describe(render, self._setup, self._info, report), report.notice)
                 except BaseException:
                     remove(render.tensors)
                     raise

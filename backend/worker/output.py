@@ -6,14 +6,16 @@ Knows the writer and the sidecar; it does not know which model made what it writ
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 
-from backend.errors import WriteFailure
+from backend.errors import UnusableResult, WriteFailure
 from backend.events import Succeeded
+from backend.media.checks import OutputChecks
 from backend.media.mp4 import Mp4Writer
 from backend.types import SIDECAR_NAME, VIDEO_NAME, Render
 from backend.worker import sidecar
@@ -28,6 +30,7 @@ class Output:
             raise ValueError("a render needs a concrete canvas and seed")
         self._render = render
         self._frames = 0
+        self._checks = OutputChecks()
         self._writer = Mp4Writer(render.folder / VIDEO_NAME, sampling.width, sampling.height, render.encoder)
 
     def __enter__(self) -> Self:
@@ -40,16 +43,28 @@ class Output:
 
     def video(self, frames: np.ndarray) -> None:
         """Append frames, uint8 (n, height, width, 3); what exceeds the request's count is dropped."""
-        left = self._render.request.sampling.num_frames - self._frames
-        self._writer.write_frames(frames[:left])
-        self._frames += min(left, len(frames))
+        wanted = frames[: self._render.request.sampling.num_frames - self._frames]
+        self._checks.video(wanted)
+        self._writer.write_frames(wanted)
+        self._frames += len(wanted)
 
     def audio(self, samples: np.ndarray) -> None:
         """Append sound, float32 (2, n) at 32 kHz."""
+        self._checks.audio(samples)
         self._writer.write_audio(samples)
 
-    def seal(self, details: dict[str, object]) -> Succeeded:
-        """Put MP4 and sidecar in place: the sidecar last, so that a sidecar means a complete result."""
+    def seal(self, details: dict[str, object], notice: Callable[[str], None]) -> Succeeded:
+        """Judge the result, then put MP4 and sidecar in place: the sidecar last, so that it means a complete result.
+
+        What is odd about the result goes to `notice` and, with its figures, into the sidecar. Raises UnusableResult
+        where neither picture nor sound can be used, WriteFailure where the disk refuses.
+        """
+        checked = self._checks.report()
+        if checked.unusable:
+            raise UnusableResult(checked.unusable)
+        for warning in checked.warnings:
+            notice(warning)
+        details = {**details, "checks": checked.figures, "warnings": list(checked.warnings)}
         path = self._render.folder / SIDECAR_NAME
         written = self._writer.close({"comment": json.dumps(details, ensure_ascii=False)})
         try:

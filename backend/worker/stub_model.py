@@ -120,7 +120,7 @@ class StubModel:
             report.stage(Stage.MUX, "closing the MP4")
             self._fault(Stage.MUX)
             self._pass(options.mux_s, Stage.MUX, steps, steps)
-            return output.seal(sidecar.describe(render, self._setup, self._info, report))
+            return output.seal(sidecar.describe(render, self._setup, self._info, report), report.notice)
 
     def close(self) -> None:
         """Nothing to release."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from backend import codec
-from backend.errors import WriteFailure
+from backend.errors import UnusableResult, WriteFailure
 from backend.presets import Device, Dtype
 from backend.process.messages import Setup
 from backend.types import (
@@ -46,12 +46,13 @@ def frames(count):
 def test_the_file_holds_the_asked_number_of_frames_though_the_model_decodes_more(tmp_path):
     import av
 
+    said = []
     with Output(order(tmp_path, encoder=EncoderSettings(save_last_frame=True, save_wav=True))) as output:
         output.audio(np.zeros((2, 40_000), np.float32))
         output.video(frames(17))
         output.video(frames(17))
         output.video(frames(17))
-        end = output.seal({"a": 1})
+        end = output.seal({"a": 1}, said.append)
     with av.open(str(end.video)) as file:
         assert sum(1 for _ in file.decode(video=0)) == 30
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -60,6 +61,27 @@ def test_the_file_holds_the_asked_number_of_frames_though_the_model_decodes_more
         "video.json",
         "video.mp4",
     ]
+
+
+def test_an_odd_result_is_said_and_recorded(tmp_path):
+    said = []
+    with Output(order(tmp_path)) as output:
+        output.audio(np.zeros((2, 40_000), np.float32))
+        output.video(frames(30))
+        end = output.seal({"a": 1}, said.append)
+    assert any("silent" in line for line in said) and any("flat colour" in line for line in said)
+    stored = json.loads(end.sidecar.read_text("utf-8"))
+    assert stored["a"] == 1 and stored["warnings"] == said
+    assert stored["checks"]["video_frames"] == 30
+    assert stored["checks"]["video_mean"] == 90.0  # the level the frames were filled with
+
+
+def test_a_result_with_nothing_in_it_is_no_success(tmp_path):
+    with pytest.raises(UnusableResult, match=r"every frame is black.*no number"), Output(order(tmp_path)) as output:
+        output.audio(np.full((2, 40_000), np.nan, np.float32))
+        output.video(np.zeros((30, 32, 64, 3), np.uint8))
+        output.seal({}, print)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_left_early_nothing_remains(tmp_path):
@@ -73,7 +95,7 @@ def test_a_sidecar_that_cannot_be_written_takes_the_video_with_it(tmp_path):
     (tmp_path / "video.json").mkdir()
     with pytest.raises(WriteFailure, match=r"video\.json could not be written"), Output(order(tmp_path)) as output:
         output.video(frames(30))
-        output.seal({})
+        output.seal({}, print)
     assert [path.name for path in tmp_path.iterdir()] == ["video.json"]
 
 

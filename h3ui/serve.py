@@ -63,7 +63,7 @@ def serve(backend: Backend, settings: Settings, options: ServeOptions, announce:
 
 
 def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> FastAPI:
-    """The application: `/health`, `/ready`, `/files`, `/studio` (assets) and the page at `/`."""
+    """The application: `/health`, `/ready`, `/files`, `/studio` (icons) and the page at `/`."""
     prepare_process(settings)
     import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
 
@@ -74,7 +74,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
     app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)
     for router in routers(backend, login(options.auth)):
         app.include_router(router)
-    app.mount("/studio", StaticFiles(directory=ASSETS_DIR), name="studio")
+    app.mount("/studio", StaticFiles(directory=ASSETS_DIR / "icons"), name="studio")
     demo = page.build(backend)
     demo.queue(max_size=None, default_concurrency_limit=8)
     script = (ASSETS_DIR / "studio.js").read_text(encoding="utf-8")
@@ -95,7 +95,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
         mcp_server=False,
         run_history=False,
         footer_links=[],
-        favicon_path=str(ASSETS_DIR / "favicon.png"),
+        favicon_path=str(ASSETS_DIR / "icons" / "favicon.png"),
         theme=theme.studio(),
         css_paths=ASSETS_DIR / "studio.css",
         head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{script}</script>',

@@ -139,9 +139,9 @@ class Backend:
 
     # -- before a job -------------------------------------------------------------------------------------------
 
-    def probe(self, path: Path) -> MediaReport:
-        """What a file is, found out in a sandbox. Raises MediaRefused."""
-        return self._services.probe_file(path, path.name, False)
+    def probe(self, path: Path, *, keyframe: bool = False) -> MediaReport:
+        """What a file is, found out in a sandbox, by the rules of a reference or a keyframe. Raises MediaRefused."""
+        return self._services.probe_file(path, path.name, keyframe)
 
     def plan(
         self,

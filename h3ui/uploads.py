@@ -34,9 +34,9 @@ class Uploads:
         self.backend = backend
         self.panels = panels
 
-    def probe(self, path: str | Path) -> MediaItem:
-        """A dropped file with its report. Raises MediaRefused."""
-        return MediaItem(path=Path(path), report=self.backend.probe(Path(path)))
+    def probe(self, path: str | Path, *, keyframe: bool = False) -> MediaItem:
+        """A dropped file with its report, by the rules of a reference or a keyframe. Raises MediaRefused."""
+        return MediaItem(path=Path(path), report=self.backend.probe(Path(path), keyframe=keyframe))
 
     def drop_frame(self, name: str, path: str | None) -> Updates:
         """A file fell into a keyframe's slot."""
@@ -44,7 +44,7 @@ class Uploads:
         if path is None:
             return {slot.item: None}
         try:
-            item = self.probe(path)
+            item = self.probe(path, keyframe=True)
             if item.report.kind != "image":
                 raise MediaRefused(_not_a_picture(item))
         except MediaRefused as error:
@@ -104,7 +104,7 @@ class Uploads:
         updates: Updates = {}
         lost: list[Problem] = []
         for name, path in (("first", stored.first_frame), ("last", stored.last_frame)):
-            updates |= self.frame_updates(name, self._reuse(record, path, lost) if path else None)
+            updates |= self.frame_updates(name, self._reuse(record, path, lost, keyframe=True) if path else None)
         items = []
         for reference in stored.references:
             item = self._reuse(record, reference.path, lost)
@@ -112,13 +112,13 @@ class Uploads:
                 items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
         return updates | {p.items: tuple(items), p.tray: references.tray_html(tuple(items), lost)}
 
-    def _reuse(self, record: JobRecord, path: Path, lost: list[Problem]) -> MediaItem | None:
+    def _reuse(self, record: JobRecord, path: Path, lost: list[Problem], *, keyframe: bool = False) -> MediaItem | None:
         name = Path(record.labels.get(path.name, path.name)).name
         target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / name
         try:
             target.parent.mkdir(parents=True)
             shutil.copyfile(path, target)
-            return self.probe(target)
+            return self.probe(target, keyframe=keyframe)
         except MediaRefused as error:
             lost.append(error.problem)
         except OSError as error:

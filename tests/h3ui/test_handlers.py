@@ -1,0 +1,255 @@
+"""Handlers on a real backend with a fake engine: owners, submitting, mistakes, media, and watching that lets go."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import types
+
+import gradio as gr
+import pytest
+
+from backend.api import Backend
+from backend.jobs.records import ADMIN, JobState
+from backend.jobs.services import find_checkpoint
+from backend.settings import Settings
+from backend.types import Task
+from h3ui import watch
+from h3ui.form import Mode
+from h3ui.handlers import Handlers, owner_of
+from h3ui.uploads import clicked
+from tests.job_fakes import World, fake_services, wait_until
+
+EVERY_FIELD = {
+    "mode": "text",
+    "ratio": "auto",
+    "size": "auto",
+    "width": 224,
+    "height": 128,
+    "duration": 4,
+    "quality": "standard",
+    "steps": 4,
+    "seed": "7",
+    "override": "auto",
+    "search": "",
+    "shown": "all",
+    "count": 24,
+}
+
+
+def tab(name: str = "t1", username: str | None = None, **query: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(session_hash=name, username=username, query_params=query)
+
+
+class Board:
+    """Names stand in for components: handlers only use them as keys."""
+
+    def __init__(self, path: str = "") -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Board:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Board(f"{self._path}.{name}" if self._path else name)
+
+    def __getitem__(self, name: str) -> Board:
+        return Board(f"{self._path}[{name}]")
+
+    def __hash__(self) -> int:
+        return hash(self._path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Board) and other._path == self._path
+
+
+@pytest.fixture
+def studio(tmp_path, monkeypatch):
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    world = World()
+    services = dataclasses.replace(fake_services(world), find_checkpoint=find_checkpoint)
+    backend = Backend(Settings(data_dir=tmp_path / "data"), preset="tiny-cpu", services=services)
+    yield types.SimpleNamespace(handlers=Handlers(backend, Board()), backend=backend, world=world, board=Board())
+    backend.close()
+
+
+def data(board: Board, **changes: object) -> dict:
+    values = {**EVERY_FIELD, **changes}
+    p = board
+    return {
+        p.prompt.text: values.get("prompt", "a red boat"),
+        p.mode: values["mode"],
+        p.keyframes.slots["first"].item: values.get("first"),
+        p.keyframes.slots["last"].item: values.get("last"),
+        p.references.items: values.get("references", ()),
+        p.canvas.ratio: values["ratio"],
+        p.canvas.size: values["size"],
+        p.canvas.width: values["width"],
+        p.canvas.height: values["height"],
+        p.canvas.duration: values["duration"],
+        p.sampling.quality: values["quality"],
+        p.sampling.steps: values["steps"],
+        p.sampling.seed: values["seed"],
+        p.hardware.override: values["override"],
+        p.session: values.get("session", "abc"),
+        p.last_job: values.get("last_job"),
+        p.job: values.get("job"),
+        p.gallery.search: values["search"],
+        p.gallery.shown: values["shown"],
+        p.gallery.count: values["count"],
+    }
+
+
+def click(**said: str) -> types.SimpleNamespace:
+    return types.SimpleNamespace(_data=said)
+
+
+@pytest.mark.parametrize("claimed", [ADMIN, "", None, "user:anna"])
+def test_what_a_browser_claims_never_makes_it_admin_or_somebody_else(claimed):
+    owner = owner_of(claimed, tab())
+    assert owner != ADMIN and owner.startswith("session:")
+
+
+def test_a_login_decides_whose_jobs_they_are():
+    assert owner_of("abc", tab(username="anna")) == "user:anna"
+
+
+def test_generate_submits_and_shows_the_job(studio):
+    updates = studio.handlers.generate(data(studio.board), tab())
+    job = updates[studio.board.job]
+    record = studio.backend.job(job, owner="session:abc")
+    assert (record.request.prompt, record.request.sampling.seed) == ("a red boat", 7)
+    assert record.request.sampling.num_frames == 107
+    assert updates[studio.board.last_job] == job
+    assert f'data-shown="{job}"' in updates[studio.board.result.live]
+    wait_until(lambda: studio.backend.job(job, owner="session:abc").state is JobState.SUCCEEDED)
+
+
+def test_mistakes_are_shown_and_nothing_is_submitted(studio):
+    updates = studio.handlers.generate(data(studio.board, prompt=" ", seed="x", duration=20), tab())
+    shown = updates[studio.board.problems]
+    for words in ("must not be empty", "must be a whole number", "4 to 15 seconds"):
+        assert words in shown
+    assert studio.board.job not in updates
+    assert studio.backend.history(owner=ADMIN) == []
+
+
+def test_an_unknown_preset_is_told_in_words(studio):
+    updates = studio.handlers.generate(data(studio.board, override="nonsense"), tab())
+    assert "there is no such preset" in updates[studio.board.problems]
+
+
+def test_another_persons_job_looks_like_none(studio):
+    job = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
+    updates = studio.handlers.restore(data(studio.board, session="somebody"), tab(job=job))
+    assert "This job is not here" in updates[studio.board.result.live]["value"]
+    assert studio.board.prompt.text not in updates
+    stolen = studio.handlers.act(click(action="cancel", job=job), data(studio.board, session="somebody"), tab())
+    assert "there is no such job" in stolen[studio.board.problems]
+
+
+def test_a_first_visit_gets_an_unguessable_session(studio):
+    one, two = (studio.handlers.restore(data(studio.board, session=None), tab())[studio.board.session] for _ in "ab")
+    assert one != two and len(one) >= 20
+
+
+def test_watching_follows_to_the_end_and_a_newer_job_takes_over(studio):
+    studio.world.step_s = 0.05
+
+    async def follow_first() -> list[dict]:
+        seen = []
+        async for updates in studio.handlers.watch(first, "abc", tab()):
+            seen.append(updates)
+        return seen
+
+    first = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
+    seen = asyncio.run(follow_first())
+    assert "Your video is ready" in seen[-2][studio.board.result.live]
+    assert "video.mp4?token=" in seen[-2][studio.board.result.player]["value"]
+    studio.world.step_s = 0.5
+    first = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
+
+    async def overtaken() -> list[dict]:
+        seen = []
+        async for updates in studio.handlers.watch(first, "abc", tab()):
+            seen.append(updates)
+            studio.handlers.watchers.begin("t1")  # the tab shows another job now
+        return seen
+
+    seen = asyncio.run(overtaken())
+    assert studio.board.result.live not in seen[-1]  # its last word must not be a picture
+    studio.backend.cancel(first, owner="session:abc")
+
+
+def test_watching_nothing_leaves_the_panel_alone(studio):
+    async def run(job: str | None) -> list[dict]:
+        return [updates async for updates in studio.handlers.watch(job, "abc", tab())]
+
+    for job in (None, "no-such-job"):
+        (only,) = asyncio.run(run(job))
+        assert studio.board.result.live not in only
+
+
+def test_the_timer_helps_a_tab_that_lost_its_watcher_and_only_once(studio):
+    job = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
+    wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
+    helped = studio.handlers.tick(data(studio.board, job=job), tab("fresh"))
+    assert "Your video is ready" in helped[studio.board.result.live]
+    assert studio.board.result.live not in studio.handlers.tick(data(studio.board, job=job), tab("fresh"))
+
+
+def test_watchers_forget_old_tabs():
+    watchers = watch.Watchers()
+    for number in range(watch.MAX_TABS + 5):
+        watchers.begin(f"tab{number}")
+    assert watchers.needs_help("tab0", "job") and not watchers.needs_help(f"tab{watch.MAX_TABS}", "job")
+
+
+def test_dropped_files_are_probed_kept_or_refused(studio, tmp_path):
+    good, bad, sound = tmp_path / "a.png", tmp_path / "b.txt", tmp_path / "c.wav"
+    for path in (good, bad, sound):
+        path.write_bytes(b"data")
+    p = studio.board
+    updates = studio.handlers.uploads.drop_references([str(good), str(bad)], ())
+    assert [item.path for item in updates[p.references.items]] == [good]
+    assert "is no picture" in updates[p.references.tray]
+    refused = studio.handlers.uploads.drop_frame("first", str(sound))
+    slot = p.keyframes.slots["first"]
+    assert refused[slot.item] is None and "must be a picture" in refused[slot.card]["value"]
+
+
+def test_use_settings_brings_back_everything_with_media(studio, tmp_path):
+    picture = tmp_path / "mine.png"
+    picture.write_bytes(b"data")
+    item = studio.handlers.uploads.probe(picture)
+    job = studio.handlers.generate(
+        data(studio.board, mode=Mode.REFERENCES.value, references=(item,), seed="99", steps=9), tab()
+    )[studio.board.job]
+    picture.unlink()
+    record = studio.backend.job(job, owner="session:abc")
+    assert record.request.task is Task.REF2VA
+    updates = studio.handlers.act(click(action="settings", job=job), data(studio.board), tab())
+    p = studio.board
+    assert (updates[p.prompt.text], updates[p.sampling.seed], updates[p.sampling.steps]) == ("a red boat", "99", 9)
+    assert (updates[p.canvas.width], updates[p.canvas.height], updates[p.canvas.size]) == (224, 128, "custom")
+    (again,) = updates[p.references.items]
+    assert again.path.name == "mine.png" and again.path.is_relative_to(tmp_path / "uploads")
+
+
+def test_buttons_of_the_gallery(studio):
+    job = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
+    wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
+    p = studio.board
+    starred = studio.handlers.act(click(action="favourite", job=job), data(studio.board), tab())
+    assert "Take from favourites" in starred[p.gallery.cards]
+    reseeded = studio.handlers.act(click(action="reseed", job=job), data(studio.board), tab())[p.job]
+    seeds = {studio.backend.job(each, owner=ADMIN).request.sampling.seed for each in (job, reseeded)}
+    assert len(seeds) == 2
+    gone = studio.handlers.act(click(action="delete", job=job), data(studio.board, job=job), tab())
+    assert gone[p.job] is None and 'data-shown=""' in gone[p.result.live]
+    assert studio.handlers.act(click(action="nonsense", job=job), data(studio.board), tab()) == gr.skip()
+
+
+def test_clicks_are_text_whatever_the_page_sends():
+    assert clicked(types.SimpleNamespace(_data={"job": 5, "x": None})) == {"job": "5", "x": "None"}
+    assert clicked(types.SimpleNamespace(_data=None)) == {}
+    assert clicked(types.SimpleNamespace()) == {}

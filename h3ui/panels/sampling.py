@@ -43,7 +43,7 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
     with gr.Row(elem_classes="fields"):
         steps = gr.Slider(
             limits.MIN_STEPS,
-            100,
+            limits.MAX_STEPS,
             value=steps_at_first,
             step=1,
             label="Steps",

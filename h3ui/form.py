@@ -126,6 +126,14 @@ def tags(references: tuple[MediaItem, ...]) -> tuple[tuple[str, ...], ...]:
     return limits.reference_tags((item.report.kind, item.report.audio_codec is not None) for item in references)
 
 
+def all_tags(values: PanelValues) -> tuple[tuple[str, ...], ...]:
+    """The prompt tags of everything that would be sent: references, or the frames as pictures in their order."""
+    if values.mode is Mode.REFERENCES:
+        return tags(values.references)
+    frames = [frame for frame in (values.first_frame, values.last_frame) if frame is not None]
+    return tags(tuple(frames)) if values.mode is Mode.FRAMES else ()
+
+
 def from_request(request: GenerationRequest) -> StoredValues:
     """Panel values that make `request` again: the same frames, canvas, steps and seed."""
     sampling = request.sampling

@@ -17,7 +17,7 @@ import gradio as gr
 from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused
 from backend.jobs.records import JobRecord, JobState
 from backend.types import JobId, Stage
-from h3ui import form, markup, watch
+from h3ui import form, lint, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
 from h3ui.panels import canvas, gallery, hardware, models, prompt, queue, result
@@ -228,6 +228,13 @@ class Handlers:
             records = [record for record in records if record.favourite]
         tokens = {record.id: self.backend.file_token(record.id, owner=owner) for record in records[:count]}
         return gallery.cards_html(records[:count], tokens, more_left, filtered=bool(search) or shown != "all")
+
+    def hint(self, data: dict[Any, Any]) -> Updates:
+        """Below the prompt: examples, or its length and what its tags get wrong."""
+        values = self.values(data)
+        return {
+            self.panels.prompt.hint: prompt.hint_html(values.prompt, lint.notes(values.prompt, form.all_tags(values)))
+        }
 
     def plan(self, data: dict[Any, Any]) -> Updates:
         """The live line under the canvas."""

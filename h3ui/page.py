@@ -192,8 +192,14 @@ def _filled(p: Panels) -> set[Any]:
 
 def _wire_compose(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> None:
     """Events of the left column: they change what is on the page and submit nothing."""
-    p.prompt.text.change(
-        prompt.hint_html, inputs=p.prompt.text, outputs=p.prompt.hint, trigger_mode="always_last", **QUIET
+    media: list[Any] = [p.references.items, *(slot.item for slot in p.keyframes.slots.values())]
+    gr.on(
+        [part.change for part in (p.prompt.text, p.mode, *media)],
+        handlers.hint,
+        inputs=fields,
+        outputs=[p.prompt.hint],
+        trigger_mode="always_last",
+        **QUIET,
     )
     p.prompt.hint.click(_example, outputs=p.prompt.text, **QUIET)
     p.mode.change(

@@ -67,7 +67,7 @@ def plan_html(made: Plan) -> str:
         f"<b>{made.width} × {made.height}</b>",
         f"<b>{made.num_frames}</b> frames",
         f"<b>{made.duration_s:.2f} s</b> at 24 fps",
-        f"<b>{made.num_forwards}</b> forwards (steps − 1)",
+        f"<b>{made.num_forwards}</b> forwards",
     )
     warned = "".join(markup.note(notice, "warn") for notice in made.notices)
     shown = " · ".join(f"<span>{part}</span>" for part in told)

@@ -5,6 +5,7 @@ It knows the field and its limits; what a prompt means is the model's business.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import gradio as gr
@@ -53,8 +54,8 @@ def build() -> PromptPanel:
     return PromptPanel(text=field, hint=hint)
 
 
-def hint_html(prompt: str) -> str:
-    """Examples while the field is empty, else the count of characters."""
+def hint_html(prompt: str, notes: Sequence[str] = ()) -> str:
+    """Examples while the field is empty, else the count of characters and advice about its tags."""
     if not prompt.strip():
         chips = "".join(
             markup.button(name, "example", kind="chip", index=index) for index, (name, _) in enumerate(EXAMPLES)
@@ -62,4 +63,6 @@ def hint_html(prompt: str) -> str:
         return f'<div class="hint-row"><span class="muted">Try</span>{chips}</div>'
     over = " over" if len(prompt) > limits.MAX_PROMPT_CHARS else ""
     count = f"{len(prompt):,} of {limits.MAX_PROMPT_CHARS:,} characters"
-    return f'<div class="hint-row"><span class="muted count{over}">{count}</span></div>'
+    advice = "".join(f"<li>{markup.text(note)}</li>" for note in notes)
+    listed = f'<ul class="advice">{advice}</ul>' if advice else ""
+    return f'<div class="hint-row"><span class="muted count{over}">{count}</span></div>{listed}'

@@ -14,6 +14,7 @@ import gradio as gr
 from backend.jobs.records import JobRecord, JobState
 from backend.types import FPS
 from h3ui import markup, render
+from h3ui.command import command_line
 from h3ui.render import JobView
 
 PILLS = {"succeeded": "ok", "failed": "bad", "running": "live"}
@@ -138,7 +139,16 @@ def player_html(record: JobRecord, view: JobView, token: str) -> str:
     return (
         f'<video id="result-video" controls playsinline loop preload="auto" src="{markup.text(source)}" '
         f'style="{shape}" aria-label="{markup.text(record.title)}"></video>'
-        f'<p class="report num">{report_line(record, view)}</p><div class="actions-row">{buttons}</div>'
+        f'<p class="report num">{report_line(record, view)}</p>'
+        f'<div class="actions-row">{buttons}</div>{_script(record)}'
+    )
+
+
+def _script(record: JobRecord) -> str:
+    copy = f'<button type="button" class="btn" data-copy="#command">{markup.icon("copy")}<span>Copy</span></button>'
+    return (
+        "<details><summary>The same on the command line</summary>"
+        f'<pre class="log" id="command" tabindex="0">{markup.text(command_line(record))}</pre>{copy}</details>'
     )
 
 

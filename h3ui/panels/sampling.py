@@ -47,6 +47,7 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
             value=steps_at_first,
             step=1,
             label="Steps",
+            info="One forward fewer is run.",
             elem_id="steps",
         )
         with gr.Column(min_width=200, elem_classes="seed"):

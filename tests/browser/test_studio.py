@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import urllib.error
 import urllib.request
+from pathlib import Path
 
 import psutil
 import pytest
 
+ROOT = Path(__file__).resolve().parents[2]
 PLAY = """async () => {
   const video = document.querySelector('#result-video');
   if (video.readyState < 1) await new Promise((done) => video.addEventListener('loadedmetadata', done, {once: true}));
@@ -104,6 +107,9 @@ def test_references_with_tags_order_and_trim(studio, media):
     studio.smallest("Somebody sings as in ")
     studio.page.click("#tray .tag:text('<Picture 1>')")
     assert "<Picture 1>" in studio.page.input_value("#prompt textarea")
+    studio.page.wait_for_selector("#prompt-hint .advice :text('<Audio 2> or <Video 1> is not mentioned')")
+    studio.page.click("#tray .tag:text('<Video 1>')")
+    studio.page.wait_for_selector("#prompt-hint .advice li:nth-child(2)", state="detached")
     studio.generate()
     studio.await_video()
     check_playing(studio)
@@ -235,3 +241,51 @@ def test_a_phone_has_one_column_and_nothing_sticks_out(studio):
     assert studio.page.evaluate("document.documentElement.scrollWidth") <= 390
     compose, watch = (studio.page.locator(name).bounding_box() for name in (".compose", ".watch"))
     assert watch["y"] >= compose["y"] + compose["height"] - 1
+
+
+UNNAMED = """() => [...document.querySelectorAll('input, textarea, select, button, a[href], [role=button]')]
+  .filter((part) => part.checkVisibility({opacityProperty: false}) && !part.closest('[aria-hidden=true]'))
+  .filter((part) => !(part.ariaLabel || part.title || part.textContent.trim() || part.getAttribute('aria-labelledby')
+    || (part.labels && part.labels.length) || part.closest('label')))
+  .map((part) => part.outerHTML.slice(0, 160))"""
+
+
+def test_everything_that_can_be_used_has_a_name_and_works_by_keyboard(studio, media):
+    studio.open()
+    studio.page.click("#mode label:has-text('References')")
+    studio.page.set_input_files("#add-references input[type=file]", media["clip.mp4"])
+    studio.page.wait_for_selector("#tray .name")
+    studio.page.click("#hardware-card > button")
+    for section in ("Studio", "Gallery", "Logs"):
+        studio.page.click(f"role=tab[name='{section}']")
+        studio.page.wait_for_timeout(300)
+        assert studio.page.evaluate(UNNAMED) == []
+    studio.page.click("role=tab[name='Studio']")
+    studio.page.focus("#prompt textarea")
+    studio.page.keyboard.press("Control+Enter")  # submits the empty prompt, which is told in words
+    studio.page.wait_for_selector("#problems :text('must not be empty')")
+
+
+def test_the_theme_can_be_chosen_and_is_kept(studio):
+    studio.open()
+    dark = "document.body.classList.contains('dark')"
+    assert not studio.page.evaluate(dark)
+    studio.page.click("[data-theme-toggle]")
+    assert studio.page.evaluate(dark)
+    studio.reload()
+    studio.page.wait_for_function(dark)
+
+
+def test_files_of_the_program_stay_private(studio, server):
+    studio.open()
+    for path in (
+        "gradio_api/file=/etc/hostname",
+        f"gradio_api/file={ROOT / 'app.py'}",
+        "files/x/video.mp4",
+        "studio/../app.py",
+    ):
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(f"{server.url}/{path}")
+        assert error.value.code in (403, 404)
+    named = json.load(urllib.request.urlopen(server.url + "/gradio_api/info"))["named_endpoints"]
+    assert named == {}  # no handler of the page is a public call

@@ -1,0 +1,306 @@
+"""Everything a transformer stage trains on, made once and kept on the GPU: latents, conditions and encoded prompts.
+
+Draws and encodes clips with the trained VAEs and groups prompts by their layout; knows nothing of losses.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.nano import conditioner, fast_encoder, grammar, packing, sound, world
+from bench.nano.packing import Plan
+from bench.nano.train_video_vae import normalize
+from bench.nano.world import Clip
+
+Canvas = tuple[int, int]
+IMAGE_CANVAS = (128, 128)  # a reference image at the checkpoint's short edge of 128 px
+CLIP = 17  # frames the VAE encodes at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Encoders:
+    """The frozen models a dataset is made with, on one device."""
+
+    vae: Any
+    audio_vae: Any
+    conditioner: Any
+    presenter: conditioner.Presenter
+    activate: fast_encoder.Activate = fast_encoder.activate
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return next(self.vae.parameters()).device
+
+    @torch.no_grad()
+    def video(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalized latents' mean and deviation `(batch, 24, n, h, w)` of frames `(batch, 3, frames, height, width)` in 0..1."""
+        parts = []
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
+            for start in range(0, image.shape[2], CLIP):
+                pixels = normalize(image[:, :, start : start + CLIP])
+                parts.append(self.vae.quant_conv(fast_encoder.encode(self.vae.encoder, pixels, self.activate)))
+        mean, logvar = torch.cat(parts, dim=2).float().chunk(2, dim=1)
+        center, scale = _statistics(self.vae, (1, -1, 1, 1, 1), mean)
+        return (mean - center) / scale, torch.exp(0.5 * logvar.clamp(-30, 20)) / scale
+
+    def condition(self, image: Tensor) -> Tensor:
+        """Rows of a visual condition: the posterior sampled and rounded to float16 before it is normalized, as diffusers does."""
+        mean, deviation = self.video(image)
+        center, scale = _statistics(self.vae, (1, -1, 1, 1, 1), mean)
+        latents = (mean + deviation * torch.randn_like(mean)) * scale + center
+        return packing.pack_video((latents.half().float() - center) / scale).half()
+
+    @torch.no_grad()
+    def audio(self, waves: Tensor) -> Tensor:
+        """Normalized channel-major rows `(batch, 2 n, 32)` of stereo waves `(batch, 2, samples)`."""
+        mean = self.audio_vae.encode(waves.flatten(0, 1)[:, None], return_dict=False)[0].mode()
+        center, scale = _statistics(self.audio_vae, (1, -1, 1), mean)
+        return packing.pack_audio(((mean - center) / scale).unflatten(0, (-1, 2))).half()
+
+
+def _statistics(vae: Any, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor, Tensor]:
+    return tuple(
+        torch.tensor(values, device=like.device).view(shape)
+        for values in (vae.config.latents_mean, vae.config.latents_std)
+    )  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Prompts of one layout: entry i belongs to clip `clip[i]` of the shard, with `text[i]` as prompt embeddings."""
+
+    plan: Plan
+    clip: Tensor  # (entries,)
+    text: Tensor  # (entries, tokens, TEXT_DIM) bfloat16
+    visual: tuple[str, ...]  # names of the shard's condition rows, in packed order
+    heard: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Clips of one canvas and length: rows of the targets and of every condition they may have."""
+
+    canvas: Canvas
+    num_frames: int
+    video: Tensor  # (clips, rows, 96) float16
+    audio: Tensor  # (clips, rows, 32) float16
+    conditions: dict[str, Tensor]
+    groups: tuple[Group, ...]
+
+    def batch(self, group: Group, entries: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
+        """Targets (video, audio), conditions (video, audio) and text of `entries`, float32 rows."""
+        clips = group.clip[entries]
+
+        def rows(names: tuple[str, ...], width: int) -> Tensor:
+            parts = [self.conditions[name][clips].float() for name in names]
+            return torch.cat(parts, dim=1) if parts else self.video.new_zeros((len(clips), 0, width)).float()
+
+        targets = self.video[clips].float(), self.audio[clips].float()
+        return targets, (rows(group.visual, 96), rows(group.heard, 32)), group.text[entries].float()
+
+
+def training_clips(rng: random.Random, count: int, num_frames: int, **fixed: int) -> list[Clip]:
+    """Random clips without the triples that are kept for tests."""
+    clips: list[Clip] = []
+    while len(clips) < count:
+        clip = world.sample(rng, num_frames, **fixed)
+        if not grammar.held_out(clip):
+            clips.append(clip)
+    return clips
+
+
+def keyframe_shard(
+    encoders: Encoders, rope: Any, rng: random.Random, canvas: Canvas, num_frames: int, count: int, captions: int = 4
+) -> Shard:
+    """A shard for `t2va` and `fl2va`: `captions` prompts a clip, and one more with one choice of keyframes."""
+    clips = training_clips(rng, count, num_frames)
+    parts: dict[str, list[Tensor]] = defaultdict(list)
+    for some, image in _drawn(clips, canvas, encoders.device):
+        parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
+        parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
+        parts["first"].append(encoders.condition(image[:, :, :1]))
+        parts["last"].append(encoders.condition(image[:, :, -1:]))
+        ends = image[:, :, [0, -1]].permute(0, 2, 3, 4, 1)
+        parts["pixels"].append((ends * 255).round().to(torch.uint8))
+    rows = {name: torch.cat(values) for name, values in parts.items()}
+    pixels = rows.pop("pixels")
+
+    entries: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    merged = (canvas[0] // 32) * (canvas[1] // 32)
+    for index, clip in enumerate(clips):
+        chosen = rng.choices((("first",), ("last",), ("first", "last")), (0.5, 0.2, 0.3))
+        for anchors in ((),) * captions + tuple(chosen):
+            prompt = grammar.describe(clip, rng)
+            shown = encoders.presenter.keyframes(prompt, len(anchors), merged)
+            entries[anchors, shown.tags].append((index, shown.ids))
+    groups = []
+    for (anchors, tags), found in entries.items():
+        plan = packing.keyframe_plan(rope, tags, canvas, num_frames, anchors, encoders.device)
+        ends = [0 if anchor == "first" else 1 for anchor in anchors]
+        images = None if not ends else pixels[:, ends]
+        clip_index, text = _embedded(encoders, found, images, None)
+        groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
+    targets = rows.pop("video"), rows.pop("audio")
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=_usable(groups))
+
+
+# What a `ref2va` request may bring, in order, and how often it is trained.
+REFERENCE_CASES: tuple[tuple[tuple[str, ...], float], ...] = (
+    (("image",), 0.3),
+    (("video+audio",), 0.15),
+    (("video",), 0.1),
+    (("image", "audio"), 0.25),
+    (("image", "video+audio"), 0.1),
+    (("image", "video"), 0.1),
+)
+
+
+def reference_shard(
+    encoders: Encoders,
+    rope: Any,
+    rng: random.Random,
+    canvas: Canvas,
+    num_frames: int,
+    count: int,
+    reference_frames: int = 56,
+) -> Shard:
+    """A shard for `ref2va`; each clip has one case, and a picture, a film and a sound that say the same as it does."""
+    # Groups of one case share tensors of conditions, so clips are sorted by case.
+    cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=count)
+    clips = [
+        replace(clip, note=rng.randrange(world.NOTES)) if "audio" in case else clip
+        for clip, case in zip(training_clips(rng, count, num_frames), cases, strict=True)
+    ]
+    films = [film_of(clip, rng, reference_frames) for clip in clips]
+    parts: dict[str, list[Tensor]] = defaultdict(list)
+    for some, image in _drawn(clips, canvas, encoders.device):
+        start = sum(len(part) for part in parts["video"])
+        parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
+        parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
+        film = world.Batch(films[start : start + len(some)], encoders.device)
+        shown = world.draw(film, world.frame_times(film, 0, reference_frames), *canvas)
+        parts["film"].append(encoders.condition(shown))
+        parts["soundtrack"].append(encoders.audio(sound.sound(film, *canvas)))
+        seen = shown[:, :, conditioner.sampled_frames(reference_frames)].permute(0, 2, 3, 4, 1)
+        parts["film pixels"].append((seen * 255).round().to(torch.uint8))
+        portraits = world.Batch([portrait_of(clip, rng) for clip in some], encoders.device)
+        portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *IMAGE_CANVAS)
+        parts["image"].append(encoders.condition(portrait))
+        parts["image pixels"].append((portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8))
+        sounds = world.Batch([sound_of(clip, rng, reference_frames) for clip in some], encoders.device)
+        parts["tone"].append(encoders.audio(sound.sound(sounds, *canvas)))
+    rows = {name: torch.cat(values) for name, values in parts.items()}
+    pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
+
+    entries: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    for index, (clip, case) in enumerate(zip(clips, cases, strict=True)):
+        for _ in range(2):
+            shown_as = present(encoders.presenter, clip, case, rng, canvas, reference_frames)
+            entries[case, shown_as.tags].append((index, shown_as.ids))
+    groups = []
+    for (case, tags), found in entries.items():
+        plan = packing.reference_plan(
+            rope, tags, canvas, num_frames, described(case, canvas, reference_frames), encoders.device
+        )
+        images = pixels if "image" in case else None
+        films_seen = film_pixels if any(kind.startswith("video") for kind in case) else None
+        clip_index, text = _embedded(encoders, found, images, films_seen)
+        visual = tuple("image" if kind == "image" else "film" for kind in case if kind != "audio")
+        heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
+        groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
+    targets = rows.pop("video"), rows.pop("audio")
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=_usable(groups))
+
+
+def present(
+    presenter: conditioner.Presenter, clip: Clip, case: tuple[str, ...], rng: random.Random, canvas: Canvas, frames: int
+) -> conditioner.Presentation:
+    """The presentation of one `ref2va` training example."""
+    return presenter.references(
+        reference_prompt(clip, case, rng), case, (IMAGE_CANVAS[0] // 32) * (IMAGE_CANVAS[1] // 32), frames,
+        (canvas[0] // 32) * (canvas[1] // 32),
+    )  # fmt: skip
+
+
+def reference_prompt(clip: Clip, case: tuple[str, ...], rng: random.Random, test: bool = False) -> str:
+    """The prompt of a `ref2va` request whose references are of `case`."""
+    subject = "<Picture 1>" if "image" in case else None
+    if any(kind.startswith("video") for kind in case):
+        return grammar.imitate(clip, rng, subject)
+    prompt = grammar.describe(clip, rng, test=test, subject=subject)
+    return grammar.sounds_like(prompt, rng) if "audio" in case else prompt
+
+
+def described(
+    case: tuple[str, ...], canvas: Canvas, frames: int
+) -> tuple[tuple[str, tuple[int, int, int] | None, int], ...]:
+    """A case's references as `packing.reference_plan` takes them."""
+    heard = 2 * packing.audio_latents(frames)
+    film = (packing.latent_frames(frames), canvas[1] // 16, canvas[0] // 16)
+    table: dict[str, tuple[str, tuple[int, int, int] | None, int]] = {
+        "image": ("image", (1, IMAGE_CANVAS[1] // 16, IMAGE_CANVAS[0] // 16), 0),
+        "audio": ("audio", None, heard),
+        "video": ("video", film, 0),
+        "video+audio": ("video", film, heard),
+    }
+    return tuple(table[kind] for kind in case)
+
+
+def portrait_of(clip: Clip, rng: random.Random) -> Clip:
+    """What a reference image shows: the clip's shape, standing still before some other ground."""
+    fixed = {"shape": clip.shape, "color": clip.color, "motion": world.MOTIONS.index("still"), "texture": clip.texture}
+    return replace(world.sample(rng, 22, **fixed), place=1, size=rng.randrange(1, 3))
+
+
+def film_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
+    """What a reference video shows: another shape doing what the clip does."""
+    other = world.sample(rng, num_frames, motion=clip.motion)
+    return replace(
+        other, place=clip.place, drift=clip.drift, phase=clip.phase, period_s=clip.period_s,
+        x_jitter=clip.x_jitter, y_jitter=clip.y_jitter,
+    )  # fmt: skip
+
+
+def sound_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
+    """What a reference sound holds: the clip's pitch class in some octave, standing in the middle."""
+    other = world.sample(rng, num_frames, motion=world.MOTIONS.index("still"))
+    return replace(other, note=clip.note, place=1, drone=0)
+
+
+def _drawn(clips: list[Clip], canvas: Canvas, device: torch.device) -> Iterator[tuple[list[Clip], Tensor]]:
+    """Clips and their frames in 0..1, as many at a time as 3 GB of float32 hold."""
+    pixels = clips[0].num_frames * canvas[0] * canvas[1]
+    size = max(1, int(2.5e8 // (pixels * 3))) if device.type == "cuda" else 4
+    for start in range(0, len(clips), size):
+        some = clips[start : start + size]
+        batch = world.Batch(some, device)
+        yield some, world.draw(batch, world.frame_times(batch, 0, some[0].num_frames), *canvas)
+
+
+def _embedded(
+    encoders: Encoders, found: list[tuple[int, tuple[int, ...]]], images: Tensor | None, films: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    device = encoders.device
+    clip = torch.tensor([index for index, _ in found], device=device)
+    ids = torch.tensor([tokens for _, tokens in found], device=device)
+    parts = []
+    for start in range(0, len(found), 256):
+        some = slice(start, start + 256)
+        shown = None if images is None else images[clip[some]]
+        seen = None if films is None else films[clip[some]][:, None]
+        parts.append(conditioner.embed(encoders.conditioner, ids[some], shown, seen).to(torch.bfloat16))
+    return clip, torch.cat(parts)
+
+
+def _usable(groups: list[Group], least: int = 16) -> tuple[Group, ...]:
+    """Without layouts so rare that they would make tiny batches; all of them if every one is rare."""
+    common = [group for group in groups if len(group.clip) >= least]
+    return tuple(common or groups)

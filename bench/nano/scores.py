@@ -1,0 +1,119 @@
+"""What a clip must show and sound like to count, and the table of shares; detectors decide, the asked clip is the measure.
+
+Knows nothing of how a clip was made: by the world itself (a check of the detectors) or by a model.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from torch import Tensor
+
+from bench.nano import detectors, hearing, world
+from bench.nano.sound import NOTE_NAMES
+from bench.nano.world import Clip
+
+CLICK_TOLERANCE_S = 0.06
+# Shares that the model must reach on held-out prompts (issue 07).
+GOALS = {
+    "color": 0.95,
+    "shape": 0.90,
+    "motion": 0.90,
+    "sound and pitch": 0.85,
+    "stereo side": 0.85,
+    "bounce click": 0.80,
+}
+
+
+def judge(clip: Clip, frames: Tensor, audio: Tensor) -> dict[str, bool]:
+    """Which of the goals that apply to `clip` its frames `(n, height, width, 3)` uint8 and audio `(2, samples)` meet."""
+    seen = detectors.look(frames)
+    heard = hearing.listen(audio)
+    motion = world.MOTIONS[clip.motion]
+    result = {
+        "color": seen is not None and seen.color == list(world.COLORS)[clip.color],
+        "shape": seen is not None and seen.shape == world.SHAPES[clip.shape],
+        "motion": seen is not None and seen.motion == motion,
+        "sound and pitch": hearing.pitch_class(NOTE_NAMES[clip.note], heard.note),
+    }
+    sided = _sides(clip, heard)
+    if sided is not None:
+        result["stereo side"] = sided
+    if motion == "bounce":
+        result["bounce click"] = _clicks_match(clip, frames, heard, seen)
+    return result
+
+
+def _sides(clip: Clip, heard: hearing.Heard) -> bool | None:
+    """Whether the louder side follows the place or the travel that was asked for; None where that is the middle."""
+    motion = world.MOTIONS[clip.motion]
+    first, last = float(heard.balance[:2].mean()), float(heard.balance[-2:].mean())
+    travel = clip.drift or {"right": 1, "left": -1, "pan left": 1, "pan right": -1}.get(motion, 0)
+    if travel:
+        return (last - first) * travel > 0.2
+    if motion in ("clockwise", "counterclockwise") or world.PLACES[clip.place] == "center":
+        return None
+    return float(heard.balance.mean()) * (1 if world.PLACES[clip.place] == "right" else -1) > 0.05
+
+
+def _clicks_match(clip: Clip, frames: Tensor, heard: hearing.Heard, seen: detectors.Seen | None) -> bool:
+    """Whether at least four fifths of the bounces that are seen have a click within the tolerance, and none is idle."""
+    if seen is None:
+        return False
+    floor = [time for time in seen_bounces(seen) if 0.1 < time < clip.duration_s - 0.1]
+    clicks = [time for time in heard.clicks_s if 0.1 < time < clip.duration_s - 0.1]
+    if not floor or not clicks:
+        return False
+    hit = sum(any(abs(time - click) <= CLICK_TOLERANCE_S for click in clicks) for time in floor)
+    real = sum(any(abs(time - click) <= CLICK_TOLERANCE_S for time in floor) for click in clicks)
+    return hit >= 0.8 * len(floor) and real >= 0.8 * len(clicks)
+
+
+def seen_bounces(seen: detectors.Seen) -> list[float]:
+    """Seconds at which the seen centre is lowest, from the parabolas on both sides of each turn."""
+    y = seen.center[:, 1]
+    found: list[float] = []
+    reach = 5
+    for index in range(reach, len(y) - reach):
+        around = y[index - reach : index + reach + 1]
+        if around.isnan().any() or int(around.argmax()) != reach or float(around.max() - around.min()) < 3:
+            continue
+        # A bounce is a corner, so each side is followed to where they meet.
+        before, after = float(y[index] - y[index - 1]), float(y[index + 1] - y[index])
+        speed = float(y[index - 1] - y[index - 3]) / 2
+        part = 0.0 if speed <= 0 else (before + after) / (2 * speed)
+        time = (index + max(-0.5, min(0.5, part))) / world.FPS
+        if not found or time - found[-1] > 0.3:
+            found.append(time)
+    return found
+
+
+class Table:
+    """Counts of what was met, by score."""
+
+    def __init__(self) -> None:
+        self._met: dict[str, list[bool]] = defaultdict(list)
+        self._values: dict[str, list[float]] = defaultdict(list)
+
+    def add(self, result: dict[str, bool]) -> None:
+        """Count one clip."""
+        for name, met in result.items():
+            self._met[name].append(met)
+
+    def measure(self, name: str, value: float) -> None:
+        """Keep one measured value, such as a PSNR."""
+        self._values[name].append(value)
+
+    def shares(self) -> dict[str, float]:
+        """Share met, 0 to 1, or the mean of a measured value."""
+        means = {name: sum(values) / len(values) for name, values in self._values.items()}
+        return {name: sum(met) / len(met) for name, met in self._met.items()} | means
+
+    def __str__(self) -> str:
+        lines = [f"{'score':<28}{'reached':>9}{'goal':>7}{'clips':>7}"]
+        for name, met in self._met.items():
+            goal = f"{GOALS[name]:.0%}" if name in GOALS else ""
+            lines.append(f"{name:<28}{sum(met) / len(met):>9.1%}{goal:>7}{len(met):>7}")
+        for name, values in self._values.items():
+            lines.append(f"{name:<28}{sum(values) / len(values):>9.2f}{'':>7}{len(values):>7}")
+        return "\n".join(lines)

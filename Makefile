@@ -37,6 +37,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: requirements.txt | $(VENV)/bin/python
+	@echo "Installing H3 Studio's libraries (PyTorch is large: several GB, some minutes) ..."
 	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 

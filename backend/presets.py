@@ -42,10 +42,11 @@ class Dtype(StrEnum):
 
 
 class Offload(StrEnum):
-    """Where idle components wait: on the GPU (`none`) or in host RAM (`component`)."""
+    """Where idle components wait: on the GPU (`none`), in host RAM (`component`), or as measured free memory allows."""
 
     NONE = "none"
     COMPONENT = "component"
+    AUTO = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +95,11 @@ class RuntimeOptions:
 class Parallel:
     """How the ranks of a fleet share one job."""
 
-    ulysses_degree: int = 1
-    tensor_parallel_size: int = 1
+    ulysses_degree: int = 1  # ranks that share the rows of the sequence
+    tensor_parallel_size: int = 1  # ranks that share heads and channels of each block
+    fsdp: bool = False  # weights of the trunk in shards over the ranks that share rows
+    conditioner_tensor_parallel: int = 1  # the first so many ranks encode, and tell the others
+    vae_tile_parallel: bool = True  # every rank decodes some tiles of each chunk; off: rank 0 decodes alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +115,7 @@ class HardwarePreset:
     device: Device = Device.CUDA
     dtype: Dtype = Dtype.BFLOAT16
     world_size: int = 1
+    fleets: int = 1  # jobs at once, each on `world_size` GPUs of its own; 0: as many as the GPUs allow
     requires: Requires = field(default_factory=Requires)
     deadlines: Deadlines = field(default_factory=Deadlines)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
@@ -175,3 +180,9 @@ def _check_parallel(name: str, preset: HardwarePreset) -> None:
         )
     if preset.world_size < 1:
         raise PresetError(f"{file}: world_size={preset.world_size}: must be at least 1")
+    if not 0 <= preset.fleets <= 8:
+        raise PresetError(f"{file}: fleets={preset.fleets}: must be 0 (as many as fit) to 8")
+    if preset.device is Device.CUDA and preset.requires.gpus not in (0, preset.world_size):
+        raise PresetError(
+            f"{file}: requires.gpus={preset.requires.gpus}: must be world_size={preset.world_size}, one GPU a rank"
+        )

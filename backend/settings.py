@@ -20,6 +20,11 @@ class Settings:
     data_dir: Path
     checkpoint: str | None = None  # overrides the preset's
     state_dir: Path | None = None  # jobs and their database, when not in data_dir
+    gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, in this order; () means all that are visible
+
+    def with_gpus(self, gpus: tuple[str, ...]) -> Settings:
+        """The same settings limited to some GPUs, by index or UUID."""
+        return replace(self, gpus=gpus)
 
     def with_private_state(self) -> Settings:
         """The same settings with a job store of its own, for one command that runs beside an open page."""
@@ -61,7 +66,9 @@ class Settings:
         return self.data_dir / "uploads"
 
 
-def from_environment(data_dir: Path | None = None, checkpoint: str | None = None) -> Settings:
+def from_environment(
+    data_dir: Path | None = None, checkpoint: str | None = None, gpus: tuple[str, ...] = ()
+) -> Settings:
     """Settings from arguments first, then H3_DATA_DIR and H3_CHECKPOINT, then XDG defaults."""
     chosen = data_dir or os.environ.get("H3_DATA_DIR")
     if chosen is None:
@@ -70,6 +77,7 @@ def from_environment(data_dir: Path | None = None, checkpoint: str | None = None
     return Settings(
         data_dir=Path(chosen).expanduser().resolve(),
         checkpoint=checkpoint or os.environ.get("H3_CHECKPOINT") or None,
+        gpus=gpus,
     )
 
 

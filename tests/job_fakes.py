@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend.api import Backend
-from backend.engines.base import Capabilities
+from backend.engines.base import Capabilities, RankState
 from backend.errors import EngineFailure, MediaRefused, Problem
 from backend.events import (
     Cancelled,
@@ -71,6 +71,9 @@ class FakeEngine:
         self._cancelled = threading.Event()
         self._up = self._started = False
         self._preset = preset
+
+    def ranks(self) -> tuple[RankState, ...]:
+        return (RankState(rank=0, pid=1, state="ready"),) if self._up else ()
 
     def unavailable(self) -> str | None:
         return None

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from backend.errors import EngineFailure
 from backend.events import Event
-from backend.types import GenerationRequest, Render, Task
+from backend.types import GenerationRequest, Render, Stage, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,21 @@ class Capabilities:
     previews: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankState:
+    """One process of an engine at this moment. `gpu` is the UUID it was given, empty on a CPU or when CUDA chose.
+
+    `state` is the fleet's ("starting", "ready", "busy", "defunct", "closed"), `stage` the rank's own in a job.
+    """
+
+    rank: int
+    pid: int
+    state: str
+    stage: Stage | None = None
+    rss_bytes: int = 0
+    gpu: str = ""
+
+
 class Engine(Protocol):
     """One way to render. All methods but `cancel` are called from one thread; `cancel` from any."""
 
@@ -32,6 +47,9 @@ class Engine(Protocol):
     @property
     def failure(self) -> EngineFailure | None:
         """Why an engine that was up is so no longer, idle or not, or None."""
+
+    def ranks(self) -> tuple[RankState, ...]:
+        """The processes of this engine as they are now; from any thread."""
 
     def unavailable(self) -> str | None:
         """Why this engine cannot run on this machine ("needs 4 GPUs, found 2"), or None."""

@@ -6,12 +6,13 @@ Knows presets, fleets and events; it does not know queues, jobs' rows or what th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from backend.engines.base import Capabilities
+from backend.engines.base import Capabilities, RankState
 from backend.errors import EngineFailure, NotNow
 from backend.events import TERMINAL, Cancelled, Event, Failed, StageFinished, StageStarted
 from backend.presets import HardwarePreset
@@ -55,6 +56,18 @@ class FleetEngine:
     def log_paths(self) -> tuple[Path, ...]:
         """Logs of the ranks, in order."""
         return () if self._fleet is None else self._fleet.log_paths
+
+    def ranks(self) -> tuple[RankState, ...]:
+        """The processes of the present fleet as they are now."""
+        fleet = self._fleet
+        if fleet is None:
+            return ()
+        views = []
+        for rank, pid in enumerate(fleet.pids):
+            stage, rss = fleet.glance(rank)
+            gpu = fleet.spec.gpus[rank] if rank < len(fleet.spec.gpus) else ""
+            views.append(RankState(rank=rank, pid=pid, state=fleet.state.value, stage=stage, rss_bytes=rss, gpu=gpu))
+        return tuple(views)
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run the preset, or None."""
@@ -158,11 +171,16 @@ class FleetEngine:
                 self._fleet.close()
                 return
 
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs for the next fleet, one a rank; () leaves the choice to CUDA. Raises Unavailable."""
+        return ()
+
     def _fresh(self) -> Fleet:
+        spec = dataclasses.replace(self._spec, gpus=self.gpus())
         with self._lock:
             if self._closed:
                 raise EngineFailure("the engine is closed")
-            old, self._fleet = self._fleet, Fleet(self._spec)
+            old, self._fleet = self._fleet, Fleet(spec)
             fleet = self._fleet
         if old is not None:
             old.close()

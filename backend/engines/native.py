@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend.engines.fleet_engine import FleetEngine
-from backend.hardware.choose import lacking
-from backend.hardware.probe import probe
+from backend.errors import EngineFailure
+from backend.hardware.choose import lacking, pick_gpus
+from backend.hardware.probe import Hardware, probe
+from backend.presets import Device
 from backend.types import GenerationRequest, Task
 
 
@@ -20,7 +22,19 @@ class NativeEngine(FleetEngine):
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run the preset, or None."""
-        return lacking(self._preset, probe())
+        return lacking(self._preset, self._hardware())
+
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs of the GPUs for the next fleet, one a rank; () on a CPU. Raises EngineFailure."""
+        if self._preset.device is not Device.CUDA:
+            return ()
+        chosen = pick_gpus(self._preset, self._hardware().gpus)
+        if not chosen:
+            raise EngineFailure(f"preset={self._preset.name}: {lacking(self._preset, self._hardware())}")
+        return tuple(gpu.uuid for gpu in chosen)
+
+    def _hardware(self) -> Hardware:
+        return probe(only=self._spec.settings.gpus)
 
     def rejects(self, request: GenerationRequest) -> str | None:
         """Why this engine cannot render `request`: an adapter, or a task whose transformer the checkpoint lacks."""

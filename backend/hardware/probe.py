@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pynvml
 
+from backend.errors import PresetError
 from backend.settings import visible_devices
 
 GIB = 2**30
@@ -28,8 +30,19 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuUser:
+    """A process that holds GPU memory; None where the driver does not tell how much."""
+
+    pid: int
+    memory_gib: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One GPU, or one MIG slice of one. `links` counts active NVLinks."""
+    """One GPU, or one MIG slice of one. `links` counts active NVLinks, `users` the processes that hold memory on it.
+
+    A container shows processes under ids of its host, or none: `memory_free_gib` counts them all the same.
+    """
 
     index: int
     uuid: str
@@ -39,6 +52,12 @@ class Gpu:
     compute_capability: tuple[int, ...] = ()
     mig: bool = False
     links: int = 0
+    users: tuple[GpuUser, ...] = ()
+
+    @property
+    def link(self) -> str:
+        """How it reaches its peers: "NVLink" or "PCIe"."""
+        return "NVLink" if self.links else "PCIe"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +73,15 @@ class Hardware:
     gpu_note: str = ""
 
 
-def probe(folder: Path | None = None) -> Hardware:
-    """Look at the machine; disk is that of `folder` (or of its nearest parent that exists)."""
+def probe(folder: Path | None = None, only: Sequence[str] = ()) -> Hardware:
+    """Look at the machine; disk is that of `folder` (or of its nearest parent that exists).
+
+    `only` limits the GPUs to these indices or UUIDs, in this order, of those that CUDA_VISIBLE_DEVICES shows. Raises
+    PresetError for one that is not there.
+    """
     gpus, driver, note = _gpus()
+    if only and gpus:
+        gpus, note = select(gpus, only), f"limited to {len(only)} of {len(gpus)} GPUs"
     total, free = _memory()
     return Hardware(
         gpus=gpus,
@@ -75,6 +100,24 @@ def disk_free(folder: Path) -> int:
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
+
+
+def select(gpus: Sequence[Gpu], only: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs that `only` names by index, UUID or a UUID's beginning, in that order. Raises PresetError."""
+    chosen: list[Gpu] = []
+    for token in only:
+        match = next((gpu for gpu in gpus if _is(gpu, token)), None)
+        shown = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in gpus)
+        if match is None:
+            raise PresetError(f"gpus={token}: there is no such GPU; choose of {shown}")
+        if match in chosen:
+            raise PresetError(f"gpus={','.join(only)}: {token} is named twice; name each GPU once")
+        chosen.append(match)
+    return tuple(chosen)
+
+
+def _is(gpu: Gpu, token: str) -> bool:
+    return (str(gpu.index) == token and not gpu.mig) or (not token.isdigit() and gpu.uuid.startswith(token))
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
@@ -118,7 +161,15 @@ def _device(handle: Any, index: int, *, mig: bool) -> Gpu:
         compute_capability=tuple(_ask(lambda: pynvml.nvmlDeviceGetCudaComputeCapability(handle), ())),
         mig=mig,
         links=0 if mig else _links(handle),
+        users=_users(handle),
     )
+
+
+def _users(handle: Any) -> tuple[GpuUser, ...]:
+    found = _ask(lambda: pynvml.nvmlDeviceGetComputeRunningProcesses(handle), [])
+    found = [*found, *_ask(lambda: pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle), [])]
+    held = {item.pid: item.usedGpuMemory for item in found}
+    return tuple(GpuUser(pid=pid, memory_gib=None if size is None else size / GIB) for pid, size in held.items())
 
 
 def _links(handle: Any) -> int:
@@ -135,7 +186,7 @@ def _visible(gpus: list[Gpu]) -> list[Gpu]:
         return gpus
     chosen = []
     for token in shown:
-        match = [gpu for gpu in gpus if (str(gpu.index) == token and not gpu.mig) or gpu.uuid.startswith(token)]
+        match = [gpu for gpu in gpus if _is(gpu, token)]
         if not match:
             break  # CUDA stops at the first one it does not know
         chosen.append(match[0])

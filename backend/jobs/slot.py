@@ -1,4 +1,4 @@
-"""The one engine that is up at a time: opened for a preset, kept warm, replaced when the preset changes or it broke.
+"""A place for one engine at a time: opened for a preset, kept warm, replaced when the preset changes or it broke.
 
 Knows engines by their protocol; nothing of jobs.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from pathlib import Path
 
-from backend.engines.base import Engine
+from backend.engines.base import Engine, RankState
 from backend.errors import EngineFailure, Unavailable
 from backend.events import Event
 from backend.jobs.services import EngineFactory
@@ -32,6 +32,20 @@ class EngineSlot:
         self.starting = False
         self.failure: str | None = None
         self.broke_warm = False
+
+    @property
+    def preset(self) -> HardwarePreset | None:
+        """The preset of the engine that was opened last."""
+        return None if self._opened is None else self._opened[0]
+
+    def holds(self, preset: str) -> bool:
+        """Whether the engine that is up is one of the preset of that name."""
+        return self.up and self._opened is not None and self._opened[0].name == preset
+
+    def ranks(self) -> tuple[RankState, ...]:
+        """The processes of the engine in this slot, up or starting; () when there is none."""
+        engine = self._engine
+        return () if engine is None else engine.ranks()
 
     def take(self, preset: HardwarePreset, checkpoint: Path) -> Engine:
         """The engine for `preset`, perhaps cold. Closes one of another preset. Raises Unavailable."""

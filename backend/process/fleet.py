@@ -28,7 +28,7 @@ from backend.process.runs import RunFolder, sweep
 from backend.process.spec import FleetSpec
 from backend.process.verdict import Failure, Scene, report
 from backend.process.watch import Watch
-from backend.types import JobId, Render
+from backend.types import JobId, Render, Stage
 
 TICK_S = 0.2
 GRACE_S = 0.5  # after the first failure, for the cause to show itself: peers of a killed rank often speak first
@@ -90,6 +90,10 @@ class Fleet:
     def pids(self) -> tuple[int, ...]:
         """Process ids by rank."""
         return tuple(child.pid for child in self._children)
+
+    def glance(self, rank: int) -> tuple[Stage | None, int]:
+        """(stage, resident bytes) of a rank, as its last pulse said."""
+        return self._watch.stage(rank), self._rss.get(rank, 0)
 
     @property
     def log_paths(self) -> tuple[Path, ...]:

@@ -27,6 +27,7 @@ class FleetSpec:
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     parallel: Parallel = field(default_factory=Parallel)
     with_token: bool = False
+    gpus: tuple[str, ...] = ()  # UUIDs, one a rank; () leaves the choice to CUDA
 
     @staticmethod
     def from_preset(preset: HardwarePreset, model: str, checkpoint: str, settings: Settings) -> FleetSpec:
@@ -62,7 +63,9 @@ class FleetSpec:
     def environment(self, run: RunFolder) -> dict[str, str]:
         """Variables of every rank, on top of what is passed on."""
         cache = self.settings.cache_dir
+        chosen = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)} if self.gpus else {}
         return {
+            **chosen,
             "TMPDIR": str(run.temp),
             "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),  # else it lies in TMPDIR and ends with the run
             "TRITON_CACHE_DIR": str(cache / "triton"),

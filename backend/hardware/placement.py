@@ -1,0 +1,266 @@
+"""Which rank sits on which GPU and what lies in its memory in each stage: arithmetic over presets, sizes and rows.
+
+Pure: nothing is asked of a driver, nothing is loaded. Seconds are `forecast`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from backend.hardware.choose import gpus_of, pick_gpus
+from backend.hardware.model_size import GIB, ModelSize
+from backend.hardware.probe import Gpu, Hardware
+from backend.hardware.request_shape import RequestShape
+from backend.presets import Device, HardwarePreset, Offload
+from backend.types import Stage
+
+# Working memory, from measurements of the released model on one H200 (bench/results/step.json, decode.json):
+BASE_WORK = 0.165 * GIB  # of a forward, whatever its rows
+# 90.2 kB a row of hidden size 5376 beside the weights: three copies of the row, and 58 kB of packed q, k, v or
+# feed-forward, which tensor parallelism divides. Stock diffusers' forward takes 180 kB a row.
+ROW_COPIES, ROW_WIDE, ROW_STOCK = 3, 2.7, 16.8  # hidden sizes, (inner + ffn) sizes, hidden sizes
+TILE_BYTES = 136_000_000  # of one VAE tile in a stack, width 2048: (8.83 - 5.19) GiB for 28
+LIBRARIES = 0.6 * GIB  # CUDA context, cuBLAS and cuDNN workspaces, outside torch's allocator
+NCCL = 1.0 * GIB  # buffers and exchange overhead with peers: performance.md 1, two H200s, 44.7 GiB against 43.7
+RESERVE = 2 * GIB  # kept free by the runtime (backend.runtime.plan), LIBRARIES included
+ENCODER_PX_BYTES = 128 * 4 * 4  # first stage of the VAE's encoder: 128 channels, float32, four of them alive
+ENCODER_TILE_PX = 256 * 256 * 17
+# What the runtime plans for, before it knows a request (backend.runtime.plan.WORK_BYTES).
+PLANNED_WORK = {Stage.ENCODE: 4 * GIB, Stage.DENOISE: 10 * GIB, Stage.DECODE: 5 * GIB}
+USED_IN = {
+    Stage.ENCODE: ("text_encoder", "vae", "audio_vae"),
+    Stage.DENOISE: ("transformer",),
+    Stage.DECODE: ("vae", "audio_vae"),
+}
+FORMULA, MEASURED = "formula", "measured on one H200 (bench/results/step.json, decode.json)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """An amount of memory or disk, with where its number comes from."""
+
+    name: str
+    gib: float
+    basis: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMemory:
+    """What lies on one GPU (on a CPU: in one process) in a stage."""
+
+    stage: Stage
+    parts: tuple[Part, ...]
+
+    @property
+    def gib(self) -> float:
+        """The sum."""
+        return sum(part.gib for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """One rank: its GPU (None on a CPU) and its memory by stage."""
+
+    rank: int
+    gpu: Gpu | None
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def peak(self) -> StageMemory:
+        """The stage that needs most."""
+        return max(self.stages, key=lambda stage: stage.gib)
+
+    @property
+    def usable_gib(self) -> float:
+        """What this rank may fill of its GPU; unlimited on a CPU, where host RAM is the limit."""
+        return float("inf") if self.gpu is None else self.gpu.memory_total_gib - (RESERVE - LIBRARIES) / GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where everything of a request lies. `lacks` says in words why it does not fit, or is None."""
+
+    ranks: tuple[RankPlace, ...]
+    parked: tuple[str, ...]  # components that wait in host memory while idle
+    host: tuple[Part, ...]
+    lacks: str | None = None
+
+    @property
+    def host_gib(self) -> float:
+        """Host memory of all ranks."""
+        return sum(part.gib for part in self.host)
+
+    @property
+    def tightest(self) -> RankPlace:
+        """The rank with the least room left."""
+        return min(self.ranks, key=lambda rank: rank.usable_gib - rank.peak.gib)
+
+
+def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size: ModelSize) -> Placement:
+    """Place a request of `shape` on `preset`. A machine with too few GPUs gets imaginary ones of the preset's size."""
+    gpus: tuple[Gpu | None, ...] = (None,) * preset.world_size
+    if gpus_of(preset):
+        gpus = pick_gpus(preset, hardware.gpus) or tuple(imaginary(preset))
+    weights = [_weights(preset, size, shape, rank) for rank in range(preset.world_size)]
+    parked = _parked(preset, weights, gpus)
+    places = []
+    for rank, (gpu, held) in enumerate(zip(gpus, weights, strict=True)):
+        stages = tuple(_stage(stage, preset, shape, size, held, parked, gpu) for stage in USED_IN)
+        places.append(RankPlace(rank=rank, gpu=gpu, stages=stages))
+    host = _host(preset, weights, parked, places)
+    placement = Placement(ranks=tuple(places), parked=parked, host=host)
+    lacks = _gpu_lacks(placement) or _host_lacks(placement, hardware)
+    return Placement(ranks=placement.ranks, parked=parked, host=host, lacks=lacks)
+
+
+def imaginary(preset: HardwarePreset) -> list[Gpu]:
+    """GPUs such as `preset` asks for, to plan without any."""
+    total = preset.requires.gpu_memory_gib or 80.0
+    return [
+        Gpu(
+            index=index,
+            uuid=f"planned-{index}",
+            name=f"a GPU of {total:g} GiB",
+            memory_total_gib=total,
+            memory_free_gib=total,
+        )
+        for index in range(preset.world_size)
+    ]
+
+
+def _weights(preset: HardwarePreset, size: ModelSize, shape: RequestShape, rank: int) -> dict[str, float]:
+    """Bytes of each component that `rank` holds."""
+    parallel, runtime = preset.parallel, preset.runtime
+    tables = size.tables(shape.forwards, shape.timesteps)
+    use_tables = runtime.adaln_tables and (tables < size.adaln or runtime.fast_load)
+    trunk = size.trunk / parallel.tensor_parallel_size
+    if parallel.fsdp and parallel.ulysses_degree > 1:  # own shard, and two blocks gathered: one in use, one arriving
+        trunk = trunk / parallel.ulysses_degree + 2 * trunk / max(1, size.layers)
+    adaln = 0.0 if use_tables else size.adaln / parallel.tensor_parallel_size
+    readers = parallel.conditioner_tensor_parallel
+    decodes = rank == 0 or parallel.vae_tile_parallel
+    return {
+        "text_encoder": size.text_encoder / readers if rank < readers else 0.0,
+        "transformer": trunk + adaln,
+        "tables": float(tables) if use_tables else 0.0,
+        "vae": float(size.vae) if decodes or shape.encoded_px else 0.0,
+        "audio_vae": float(size.audio_vae),
+    }
+
+
+def _parked(preset: HardwarePreset, weights: list[dict[str, float]], gpus: tuple[Gpu | None, ...]) -> tuple[str, ...]:
+    """Components that wait in host memory, by the rule of backend.runtime.plan: only as many as must."""
+    if preset.device is Device.CPU or preset.runtime.offload is Offload.NONE:
+        return ()
+    large = ("text_encoder", "transformer")
+    room = min(gpu.memory_total_gib * GIB - RESERVE for gpu in gpus if gpu is not None)
+    held = {name: max(each[name] for each in weights) for name in weights[0] if name != "tables"}
+    if preset.runtime.offload is Offload.AUTO and sum(held.values()) + max(PLANNED_WORK.values()) <= room:
+        return ()
+    for parked in (large, tuple(held)):
+        if all(_planned(stage, held, parked) <= room for stage in USED_IN):
+            return parked
+    return large
+
+
+def _planned(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) -> float:
+    staying = sum(size for name, size in held.items() if name not in parked)
+    return staying + _visiting(stage, held, parked) + PLANNED_WORK[stage]
+
+
+def _visiting(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) -> float:
+    return max((held[name] for name in USED_IN[stage] if name in parked), default=0.0)
+
+
+def _stage(  # noqa: PLR0913 - one call, from `place`
+    stage: Stage,
+    preset: HardwarePreset,
+    shape: RequestShape,
+    size: ModelSize,
+    held: Mapping[str, float],
+    parked: tuple[str, ...],
+    gpu: Gpu | None,
+) -> StageMemory:
+    parts = []
+    for name, held_bytes in held.items():
+        here = name not in parked or (name in USED_IN[stage] and held_bytes == _visiting(stage, held, parked))
+        if name == "tables":
+            here = stage is Stage.DENOISE or "transformer" not in parked
+        if here and held_bytes:
+            basis = FORMULA if name == "tables" else f"{FORMULA}: {size.source}"
+            parts.append(Part(name=name, gib=held_bytes / GIB, basis=basis))
+    used = sum(part.gib for part in parts) * GIB
+    parts += _work(stage, preset, shape, size, used, gpu)
+    if gpu is not None:
+        parts.append(
+            Part(name="CUDA context and libraries", gib=LIBRARIES / GIB, basis="typical of torch 2.11, CUDA 13")
+        )
+    return StageMemory(stage=stage, parts=tuple(parts))
+
+
+def _work(
+    stage: Stage, preset: HardwarePreset, shape: RequestShape, size: ModelSize, used: float, gpu: Gpu | None
+) -> list[Part]:
+    if stage is Stage.ENCODE:
+        text = shape.text_rows * size.text_hidden * size.dtype_bytes * 20
+        picture = min(shape.encoded_px, ENCODER_TILE_PX) * ENCODER_PX_BYTES * size.vae_width / 2048
+        return [Part(name="activations", gib=(text + picture) / GIB, basis=FORMULA)]
+    if stage is Stage.DECODE:
+        tile = TILE_BYTES * size.vae_width / 2048 * size.dtype_bytes / 2
+        share = preset.world_size if preset.parallel.vae_tile_parallel else 1
+        tiles = -(-shape.tiles // share)
+        if preset.runtime.vae_tile_batch:
+            tiles = min(tiles, preset.runtime.vae_tile_batch)
+        elif gpu is not None:  # the decoder takes what is free, and one tile at the least
+            tiles = max(1, min(tiles, int((gpu.memory_total_gib * GIB - LIBRARIES - used) * 0.85 / tile)))
+        return [Part(name=f"VAE stack of {tiles} tiles", gib=tiles * tile / GIB, basis=MEASURED)]
+    parallel = preset.parallel
+    rows = -(-shape.rows // parallel.ulysses_degree)
+    if preset.runtime.fused_block:
+        wide = ROW_WIDE * (size.inner + size.ffn) / parallel.tensor_parallel_size / 2
+        row = ROW_COPIES * size.hidden + wide
+    else:
+        row = ROW_STOCK * size.hidden / parallel.tensor_parallel_size
+    parts = [Part(name="activations", gib=(BASE_WORK + rows * row * size.dtype_bytes) / GIB, basis=MEASURED)]
+    if parallel.ulysses_degree > 1:  # packed q, k, v to send and to receive
+        exchange = rows * 3 * size.inner / parallel.tensor_parallel_size * size.dtype_bytes * 2
+        parts.append(Part(name="exchange", gib=exchange / GIB, basis="formula, checked on two H200s"))
+    if preset.world_size > 1 and preset.device is Device.CUDA:
+        parts.append(Part(name="NCCL", gib=NCCL / GIB, basis="measured on two H200s (performance.md 1)"))
+    return parts
+
+
+def _host(
+    preset: HardwarePreset, weights: list[dict[str, float]], parked: tuple[str, ...], places: list[RankPlace]
+) -> tuple[Part, ...]:
+    """Host memory of the fleet: every process, parked components, and on a CPU all that a GPU would hold."""
+    basis = "measured: libraries of one rank"
+    count = preset.world_size
+    if preset.device is Device.CPU:
+        cpu = Part(name="weights and work", gib=sum(place.peak.gib for place in places), basis=FORMULA)
+        return (Part(name="processes", gib=CPU_PROCESS_GIB * count, basis=basis), cpu)
+    waiting = sum(each[name] for each in weights for name in parked)
+    parts = [Part(name="processes", gib=GPU_PROCESS_GIB * count, basis=basis)]
+    if waiting:
+        parts.append(Part(name="parked components", gib=waiting / GIB, basis=FORMULA))
+    return tuple(parts)
+
+
+CPU_PROCESS_GIB = 0.75
+GPU_PROCESS_GIB = 3.0
+
+
+def _gpu_lacks(placement: Placement) -> str | None:
+    tight = placement.tightest
+    if tight.gpu is None or tight.peak.gib <= tight.usable_gib:
+        return None
+    need, have = tight.peak.gib, tight.usable_gib
+    where = f"{tight.gpu.name} has {have:.1f} GiB usable"
+    return f"rank {tight.rank} needs {need:.1f} GiB in stage {tight.peak.stage}, {where}"
+
+
+def _host_lacks(placement: Placement, hardware: Hardware) -> str | None:
+    if placement.host_gib <= hardware.ram_total_gib:
+        return None
+    return f"needs {placement.host_gib:.0f} GiB of host RAM, this machine has {hardware.ram_total_gib:.0f} GiB"

@@ -1,0 +1,227 @@
+"""Seconds of each part of a job on a kind of device: fitted to measured points, else from nominal rates.
+
+Reads `bench/results`; a user's own finished jobs correct these figures in `forecast`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from backend.hardware.model_size import ModelSize
+from backend.hardware.placement import Placement
+from backend.hardware.probe import Gpu
+from backend.hardware.request_shape import RequestShape
+from backend.presets import HardwarePreset
+from backend.types import Task
+
+RESULTS_DIR = Path(__file__).resolve().parent.parent.parent / "bench" / "results"
+# Dense bf16 TFLOP/s by vendors' data sheets, longest name first where one contains another.
+NOMINAL_TFLOPS = {
+    "B300": 2250.0,
+    "B200": 2250.0,
+    "GB200": 2250.0,
+    "H200": 989.0,
+    "GH200": 989.0,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "H800": 989.0,
+    "H20": 148.0,
+    "A100": 312.0,
+    "RTX PRO 6000": 503.0,
+    "L40S": 362.0,
+    "RTX 6000 Ada": 364.0,
+    "A6000": 155.0,
+    "A40": 150.0,
+    "5090": 210.0,
+    "4090": 165.0,
+    "3090": 71.0,
+    "A10": 125.0,
+}
+REACHED = 0.65  # of the nominal rate: one H200, 643 of 989 TFLOP/s at three sizes (bench/results/step.json)
+UNKNOWN_TFLOPS = 100.0  # of a GPU that is in no list; a job or two of the user's own put it right
+# Exchanges over NVLink, effective: 6.75 s on two H200s against half of 12.75 s (performance.md 1); with it 4 and 8
+# GPUs come to the published 1.464 and 0.78 s of 124 frames within 4 %. PCIe 4 x16 moves about 20 GB/s.
+NVLINK_BYTES_S, PCIE_BYTES_S = 121e9, 20e9
+UPLOAD_BYTES_S = 10e9  # parked weights from pageable host memory to the GPU
+READ_BYTES_S = 2e9  # weights from a local disk
+LIBRARIES_S = 20.0  # a rank imports torch, diffusers and transformers
+ENCODE_PX_S = 3e-8  # of the VAE's encoder on an H200
+H200_TILE_S = 5.998 / (28 * 12)  # one VAE tile of one chunk: bench/results/decode.json, 209 frames of 1344x768
+X264_PX_S = (8.44 - 5.998) / (209 * 1344 * 768)  # what the MP4 takes beyond decoding: decode.json, 16 cores
+MUX_S = 0.3
+PREPARE_S, CHILD_S, PREPARE_PX_S = 0.02, 0.8, 2e-8  # a folder; a child that decodes; each pixel of what it hands on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seconds:
+    """A time and where it comes from."""
+
+    seconds: float
+    basis: str
+
+    def __add__(self, other: Seconds) -> Seconds:
+        """The sum of two times; bases are joined."""
+        basis = self.basis if self.basis == other.basis else f"{self.basis}; {other.basis}"
+        return Seconds(seconds=self.seconds + other.seconds, basis=basis)
+
+
+def step(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu | None) -> Seconds:
+    """Seconds of one forward."""
+    if gpu is None:
+        return _on_cpu(preset, shape)
+    alone, basis = _alone(shape, size, gpu)
+    ranks = preset.parallel.ulysses_degree * preset.parallel.tensor_parallel_size
+    if ranks == 1:
+        return Seconds(seconds=alone, basis=basis)
+    return Seconds(
+        seconds=alone / ranks + _exchange_s(preset, shape, size, gpu),
+        basis=f"{basis}, shared by {ranks} with exchanges over {gpu.link} (formula, checked on two H200s)",
+    )
+
+
+def _alone(shape: RequestShape, size: ModelSize, gpu: Gpu) -> tuple[float, str]:
+    """(seconds, basis) of a forward on one GPU."""
+    points = measured_points().get(gpu.name)
+    flops = size.linear_flops(shape.rows) + size.attention_flops(shape.rows)
+    if points is not None and size == ModelSize():
+        a, b, c = points.curve
+        return a + b * shape.rows + c * shape.rows**2, f"measured on {gpu.name} ({points.file})"
+    nominal = nominal_tflops(gpu.name)
+    if nominal is None:
+        return flops / (UNKNOWN_TFLOPS * REACHED * 1e12), f"a guess: no rate of {gpu.name} is known"
+    return flops / (nominal * REACHED * 1e12), f"formula: {REACHED:.0%} of {gpu.name}'s nominal {nominal:g} TFLOP/s"
+
+
+def _exchange_s(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu) -> float:
+    """Seconds that ranks wait for each other's data in one forward."""
+    parallel, rate = preset.parallel, NVLINK_BYTES_S if gpu.links else PCIE_BYTES_S
+    sent = 0.0
+    if (n := parallel.ulysses_degree) > 1:  # q, k, v out and the result back, all but the own part
+        sent += shape.rows / n * 4 * size.inner / parallel.tensor_parallel_size * (n - 1) / n
+        if parallel.fsdp:
+            sent += size.trunk / size.layers / size.dtype_bytes * (n - 1) / n / 2  # half of it hidden behind work
+    if (n := parallel.tensor_parallel_size) > 1:  # two sums of hidden rows a block
+        sent += 2 * 2 * (n - 1) / n * shape.rows / parallel.ulysses_degree * size.hidden
+    return sent * size.dtype_bytes * size.layers / rate
+
+
+def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seconds:
+    """Seconds from latents to all frames in the encoder."""
+    if gpu is None:
+        work = shape.tiles * shape.chunks
+        return Seconds(seconds=CPU_DECODE_S + work * CPU_TILE_S, basis=CPU_BASIS)
+    share = preset.world_size if preset.parallel.vae_tile_parallel else 1
+    tiles = -(-shape.tiles // share) * shape.chunks
+    factor = 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
+    px = shape.num_frames * shape.width * shape.height
+    basis = "measured on NVIDIA H200 (decode.json)"
+    if gpu.name != "NVIDIA H200":
+        basis += f", scaled to {gpu.name} by nominal rates"
+    return Seconds(seconds=tiles * H200_TILE_S * factor + px * X264_PX_S, basis=basis)
+
+
+def encode(shape: RequestShape, size: ModelSize, placement: Placement) -> Seconds:
+    """Seconds of conditioning: prompt, pictures, and parked weights on their way to the GPU."""
+    gpu = placement.ranks[0].gpu
+    if gpu is None:
+        return Seconds(seconds=CPU_ENCODE_S + shape.encoded_px * CPU_ENCODE_PX_S, basis=CPU_BASIS)
+    rate = (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS) * 0.5e12
+    work = 2.0 * size.text_encoder / size.dtype_bytes * shape.text_rows / rate
+    work += shape.encoded_px * ENCODE_PX_S * 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
+    moved = size.text_encoder if "text_encoder" in placement.parked else 0
+    return Seconds(seconds=work + moved / UPLOAD_BYTES_S, basis="formula, not measured")
+
+
+def denoise_move(size: ModelSize, placement: Placement) -> float:
+    """Seconds of bringing a parked transformer to the GPU before the first forward."""
+    return size.trunk / UPLOAD_BYTES_S if "transformer" in placement.parked else 0.0
+
+
+def prepare(shape: RequestShape) -> Seconds:
+    """Seconds of decoding media in limited children."""
+    if shape.task is Task.T2VA:
+        return Seconds(seconds=PREPARE_S, basis="nothing to decode")
+    px = shape.encoded_px * PREPARE_PX_S
+    return Seconds(seconds=PREPARE_S + CHILD_S + px, basis="formula, not measured")
+
+
+def load(size: ModelSize, gpu: Gpu | None) -> Seconds:
+    """Seconds from starting the processes to ready, weights read from a local disk."""
+    if gpu is None:
+        return Seconds(seconds=CPU_LOAD_S + size.stored / READ_BYTES_S, basis=CPU_BASIS)
+    read = size.stored - size.adaln
+    return Seconds(seconds=LIBRARIES_S + read / READ_BYTES_S, basis="formula: 2 GB/s from the disk, not measured")
+
+
+def nominal_tflops(name: str) -> float | None:
+    """Dense bf16 TFLOP/s of a GPU by its name, None for one that is in no list."""
+    return next((rate for part, rate in NOMINAL_TFLOPS.items() if part in name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Measured forwards of one device: (rows, seconds) pairs, and the parabola through them."""
+
+    file: str
+    points: tuple[tuple[int, float], ...]
+
+    @property
+    def curve(self) -> tuple[float, float, float]:
+        """(a, b, c) of a + b rows + c rows^2, least squares over relative errors."""
+        return _fit(self.points)
+
+
+@functools.cache
+def measured_points(folder: Path = RESULTS_DIR) -> dict[str, Points]:
+    """Forwards of the released size by device name, from `step*.json` of `python -m bench.step`."""
+    found: dict[str, Points] = {}
+    for path in sorted(folder.glob("step*.json")):
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if content.get("dtype") != "torch.bfloat16":
+            continue
+        points = tuple((row["rows"], row["median_s"]) for row in content["rows"] if row["what"] == "ours")
+        if len(points) >= 3:
+            found[content["environment"]["device"]] = Points(path.name, points)
+    return found
+
+
+def _fit(points: tuple[tuple[int, float], ...]) -> tuple[float, float, float]:
+    """Weighted normal equations of three unknowns, solved by elimination: numpy is not worth its import here."""
+    scale = max(rows for rows, _ in points)
+    table = [[0.0] * 4 for _ in range(3)]
+    for rows, seconds in points:
+        powers = [(rows / scale) ** power / seconds for power in range(3)]
+        for i in range(3):
+            for j in range(3):
+                table[i][j] += powers[i] * powers[j]
+            table[i][3] += powers[i]
+    for i in range(3):
+        pivot = max(range(i, 3), key=lambda row: abs(table[row][i]))
+        table[i], table[pivot] = table[pivot], table[i]
+        for row in range(3):
+            if row != i:
+                factor = table[row][i] / table[i][i]
+                table[row] = [left - factor * right for left, right in zip(table[row], table[i], strict=True)]
+    a, b, c = (table[i][3] / table[i][i] for i in range(3))
+    return a, b / scale, c / scale**2
+
+
+# The tiny model on two CPU cores, one thread, float32; a user's own jobs replace these at once.
+CPU_BASIS = "measured on two CPU cores with the tiny model"
+CPU_LOAD_S = 12.0
+CPU_ENCODE_S = 0.4
+CPU_ENCODE_PX_S = 4e-6
+CPU_DECODE_S = 0.5
+CPU_TILE_S = 0.25
+CPU_STEP = (0.02, 2.0e-5, 2.0e-8)
+
+
+def _on_cpu(preset: HardwarePreset, shape: RequestShape) -> Seconds:
+    a, b, c = CPU_STEP
+    rows = shape.rows
+    return Seconds(seconds=a + b * rows + c * rows * rows / preset.world_size, basis=CPU_BASIS)

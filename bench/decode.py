@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kernels", default="auto,cudnn", help="attention kernels to measure ours with")
+    parser.add_argument("--shapes", default="", help="only these, comma-separated, as 1344x768x209")
+    parser.add_argument("--short", action="store_true", help="stock, and ours with fused blocks, only")
     parser.add_argument("--clip", type=Path, default=None, help="a video whose frames are encoded instead of noise")
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
     options = parser.parse_args()
@@ -69,15 +71,18 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
             _pictures(options.clip, shape)  # read before anything is timed
     weights = sum(each.nbytes for each in vae.parameters()) / 2**30
     shapes = models.TINY_SHAPES[:1] if options.tiny else models.FULL_SHAPES[:2]
+    if options.shapes:
+        shapes = tuple(shape for shape in shapes if shape.name in options.shapes.split(","))
     rows: list[dict[str, Any]] = []
     expected: dict[models.Shape, np.ndarray] = {}
     for shape in shapes:
         latents = models.latents(shape, device)
-        row = report.timed(lambda z=latents: stock(vae, z), device, repeats=max(1, options.repeats - 2))
+        row = report.timed(lambda z=latents: stock(vae, z), device, warm=0, repeats=max(1, options.repeats - 2))
         frames = expected[shape] = row.pop("result")
-        started = time.perf_counter()
-        encode(iter([frames]), shape)
-        row["mp4_s"] = round(row["median_s"] + time.perf_counter() - started, 2)
+        if not options.short:
+            started = time.perf_counter()
+            encode(iter([frames]), shape)
+            row["mp4_s"] = round(row["median_s"] + time.perf_counter() - started, 2)
         if options.clip is not None:
             started = time.perf_counter()
             encode(dressed(iter([frames]), options.clip, shape), shape)
@@ -85,10 +90,12 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
         rows.append(row | {"shape": shape.name, "what": "stock diffusers", "kernel": "torch's default"})
         print(rows[-1], flush=True)
     notices: list[str] = []
-    ours(vae, shapes, expected, rows, options, "stacked tiles", "torch's default", notices)
+    if not options.short:
+        ours(vae, shapes, expected, rows, options, "stacked tiles", "torch's default", notices)
     vae.set_attention_backend("_native_flash" if device.type == "cuda" else "_native_math")
-    ours(vae, shapes, expected, rows, options, "stacked tiles", "another kernel", notices)
-    vae.reset_attention_backend()
+    if not options.short:
+        ours(vae, shapes, expected, rows, options, "stacked tiles", "another kernel", notices)
+    vae.set_attention_backend("native")  # for all models; `reset` leaves the last choice in force
     ops, reason = triton_or_reason(device, dtype)
     if ops is None:
         notices.append(f"fused blocks are not used: {reason}")
@@ -124,10 +131,8 @@ def ours(  # noqa: PLR0913
     for shape in shapes:
         latents = models.latents(shape, next(vae.parameters()).device)
         tiles = vae_tiles.TileDecoder(0, notices.append)
-        row = report.timed(
-            lambda z=latents, t=tiles: np.concatenate(list(stream(vae, z, t))), latents.device, repeats=options.repeats
-        )
-        frames = row.pop("result")
+        row = report.timed(lambda z=latents, t=tiles: list(stream(vae, z, t)), latents.device, repeats=options.repeats)
+        frames = np.concatenate(row.pop("result"))
         gap = np.abs(expected[shape].astype(np.int16) - frames.astype(np.int16))
         row |= {"max": int(gap.max()), "mean": float(gap.mean())}
         row |= encode(stream(vae, latents, tiles), shape)

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLMiniMaxH3, MiniMaxH3Transformer3DModel
+from accelerate import init_empty_weights
+from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio, MiniMaxH3Transformer3DModel
 from torch import Tensor, nn
+from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+from backend.checkpoints.nano import AUDIO_VAE
+from backend.runtime.conditioner import cut
 
 TINY_TRANSFORMER = {
     "num_attention_heads": 4,
@@ -31,6 +36,46 @@ TINY_VAE = {
     "decoder_num_layers": 2,
     "decoder_num_attention_heads": 2,
     "decoder_attention_head_dim": 32,
+}
+# text_encoder/config.json of the release
+FULL_TEXT = {
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "num_hidden_layers": 64,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "max_position_embeddings": 262144,
+    "rope_theta": 5000000,
+    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"},
+}
+FULL_VISION = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "out_hidden_size": 5120,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [8, 16, 24],
+}
+TINY_TEXT = FULL_TEXT | {
+    "hidden_size": 48,
+    "intermediate_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "num_hidden_layers": 4,
+    "head_dim": 24,
+    "vocab_size": 512,
+    "rope_scaling": {"mrope_interleaved": True, "mrope_section": [4, 4, 4], "rope_type": "default"},
+}
+TINY_VISION = FULL_VISION | {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 2,
+    "out_hidden_size": 48,
+    "deepstack_visual_indexes": [0],
 }
 TEXT_ROWS = 300  # of a detailed prompt
 
@@ -103,8 +148,6 @@ def _replace(model: nn.Module, name: str, value: Tensor | nn.Parameter) -> None:
 
 def on_meta(kind: type[nn.Module], **config: Any) -> nn.Module:
     """A model whose parameters have no storage, and whose (small, computed) buffers do."""
-    from accelerate import init_empty_weights
-
     with init_empty_weights(include_buffers=False):
         return kind(**config)
 
@@ -167,3 +210,24 @@ def sequence(  # noqa: PLR0913
         "audio_indices": torch.arange(text, text + audio, device=device),
         "text_indices": torch.arange(text, device=device),
     }
+
+
+def conditioner(device: torch.device, dtype: torch.dtype, tiny: bool = False) -> Any:
+    """A Qwen3-VL conditioner with random weights, cut after the layer that is read."""
+    text, vision = (TINY_TEXT, TINY_VISION) if tiny else (FULL_TEXT, FULL_VISION)
+    config = Qwen3VLConfig(text_config=dict(text), vision_config=dict(vision))
+    model = on_meta(Qwen3VLForConditionalGeneration, config=config)
+    cut(model, conditioner_layer(tiny))
+    return random_weights(model, device, dtype)
+
+
+def conditioner_layer(tiny: bool) -> int:
+    """The layer whose output conditions the transformer."""
+    return 2 if tiny else 50
+
+
+def audio_vae(device: torch.device, tiny: bool = False) -> nn.Module:
+    """A MiniMax-H3 audio VAE with random weights, float32 as released."""
+    statistics = {"latents_mean": (0.0,) * 32, "latents_std": (1.0,) * 32}
+    model = on_meta(AutoencoderKLMiniMaxH3Audio, **(AUDIO_VAE if tiny else {}), **statistics)
+    return random_weights(model, device, torch.float32)

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--compiled", action="store_true", help="also measure the compiled block without Triton")
     parser.add_argument("--shapes", default="", help="only these, comma-separated, as 1344x768x209")
+    parser.add_argument("--short", action="store_true", help="stock once a shape, side measurements on the first only")
     parser.add_argument("--no-stock", action="store_true", help="measure ours only")
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
     options = parser.parse_args()
@@ -82,7 +83,7 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
         variants.append(("ours, compiled block", compiled, options.repeats))
     for name, chosen, repeats in variants:
         fast.kernels = chosen
-        for shape in shapes:
+        for shape in shapes[: 1 if options.short and repeats == 1 else None]:
             label = (name, f"{chosen.attention.name}, {chosen.name}")
             forward(fast, shape, cases[shape], config, label, rows, expected, repeats)
     return {
@@ -114,10 +115,11 @@ def stock(  # noqa: PLR0913
 ) -> None:
     """Stock diffusers as it comes, then with another kernel once."""
     other = "_native_flash" if case["timestep"].is_cuda else "_native_math"
-    for backend, name, repeats in (("native", "torch's default", max(2, options.repeats - 1)), (other, other, 1)):
+    runs = [("native", "torch's default", 1 if options.short else 2, 1), (other, other, 1, 0)]
+    for backend, name, repeats, warm in runs[: 1 if options.short and rows else 2]:
         model.set_attention_backend(backend)
-        forward(model, shape, case, config, ("stock diffusers", name), rows, expected, repeats)
-    model.reset_attention_backend()
+        forward(model, shape, case, config, ("stock diffusers", name), rows, expected, repeats, warm)
+    model.set_attention_backend("native")  # diffusers keeps the last choice for all models, `reset` does not undo that
 
 
 def forward(  # noqa: PLR0913
@@ -129,10 +131,16 @@ def forward(  # noqa: PLR0913
     rows: list[dict[str, Any]],
     expected: Expected,
     repeats: int = 1,
+    warm: int | None = None,
 ) -> None:
     """Time one forward and append a row; the first result of a shape is what the others are compared with."""
     device = case["timestep"].device
-    row = report.timed(lambda: call(**case, return_dict=False), device, warm=int(repeats > 1), repeats=repeats)
+    row = report.timed(
+        lambda: call(**case, return_dict=False),
+        device,
+        warm=int(repeats > 1) if warm is None else warm,
+        repeats=repeats,
+    )
     video, audio = (each.cpu() for each in row.pop("result"))
     count = case["token_tags"].shape[0]
     row |= {"shape": shape.name, "rows": count, "what": label[0], "kernel": label[1]}

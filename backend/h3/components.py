@@ -16,7 +16,7 @@ from diffusers.modular_pipelines.minimax_h3.modular_pipeline import MiniMaxH3Mod
 from diffusers.utils import logging as diffusers_logging
 from transformers.utils import logging as transformers_logging
 
-from backend.h3.seams import OnLoad
+from backend.h3.seams import LoadModel, OnLoad
 
 SHARED = ("tokenizer", "processor", "scheduler", "audio_scheduler", "text_encoder", "vae", "audio_vae")
 TRANSFORMERS = ("transformer", "transformer_ref")
@@ -56,10 +56,14 @@ class H3Components(MiniMaxH3ModularPipeline):
 class Loader:
     """Loads components of one checkpoint folder into one `H3Components`.
 
-    Models get `dtype`, except for the modules that their class pins to float32, and land on `load_device`.
+    Models get `dtype`, except for the modules that their class pins to float32, and land on `load_device`; those that
+    `load` gives (see `Hooks.load`) are taken as they are.
     """
 
-    def __init__(self, checkpoint: Path, dtype: torch.dtype, load_device: torch.device) -> None:
+    def __init__(
+        self, checkpoint: Path, dtype: torch.dtype, load_device: torch.device, load: LoadModel | None = None
+    ) -> None:
+        self._load = load
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._load_device = load_device
@@ -81,7 +85,11 @@ class Loader:
         total = _weight_bytes(self._checkpoint / (spec.subfolder or name))
         on_load(name, 0, total)
         with _progress(lambda part: on_load(name, min(round(part * total), total), total)):
-            component = spec.load(**options)
+            component = None
+            if name in _MODELS and self._load is not None:
+                component = self._load(name, spec.type_hint, self._checkpoint / (spec.subfolder or name), on_load)
+            if component is None:
+                component = spec.load(**options)
         if isinstance(component, torch.nn.Module):
             component.eval().requires_grad_(False)
         components.register_components(**{name: component})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from backend.types import Stage
 
 OnLoad = Callable[[str, int, int], None]  # component, bytes read so far, bytes in all
+LoadModel = Callable[[str, type, Path, OnLoad], nn.Module | None]  # component, its class, its folder
 Forward = Callable[..., tuple[Tensor, Tensor]]  # the signature of MiniMaxH3Transformer3DModel.forward
 
 
@@ -76,6 +78,8 @@ def _unchanged(transformer: nn.Module) -> Forward:
 class Hooks:
     """Parts handed in from outside, so that `h3` need not know how a machine runs them.
 
+    load: gives a model with the weights of a component's folder, given name, class and folder; None (the hook, or
+        what it returns) leaves it to the libraries' own loaders.
     prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
     begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
     decode_clip: decodes one clip of latents (see `stock_decode_clip`).
@@ -87,6 +91,7 @@ class Hooks:
     validate_finite: check the outputs of every forward (a device sync each); an error names the tensor.
     """
 
+    load: LoadModel | None = None
     prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
     begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
     decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip

@@ -16,6 +16,9 @@ from torch.nn import functional
 from backend.runtime.attention import Attention
 from backend.runtime.ops import BlockOps, Modulated, Norm, QkNorm, TorchOps
 
+Rope = tuple[Tensor, Tensor]  # cos and sin, (rows, channels) each
+Constants = tuple[int, float, float]  # heads, epsilon of the norms, epsilon of the query and key norms
+
 
 class NotFusable(Exception):
     """A block is not what the fused path computes; says which module and why."""
@@ -99,12 +102,12 @@ def _one_storage(parts: list[nn.Parameter]) -> Tensor:
     return fused
 
 
-def run_trunk(  # noqa: PLR0913  (one call a step; a dataclass would be built for it alone)
+def run_trunk(
     x: Tensor,
     blocks: Sequence[BlockWeights],
     modulation: Callable[[int], Modulation],
     index: Tensor,
-    rope: tuple[Tensor, Tensor],
+    rope: Rope,
     kernels: Kernels,
 ) -> Tensor:
     """All blocks over the packed sequence `x` (rows, hidden), in place; `index` (rows,) picks table entries.
@@ -113,17 +116,17 @@ def run_trunk(  # noqa: PLR0913  (one call a step; a dataclass would be built fo
     """
     if kernels.compiled is not None:
         for number, weights in enumerate(blocks):
-            x = kernels.compiled(x, weights, modulation(number), index, rope)
+            x = kernels.compiled(x, weights, modulation(number), index, rope, kernels.attention)
         return x
-    ops = kernels.ops
+    ops, reduce = kernels.ops, kernels.reduce
     now = modulation(0)
     h = ops.norm_modulate(x, Modulated(blocks[0].norm1, now.shift_msa, now.scale_msa), index)
     for number, weights in enumerate(blocks):
-        h = _attend(h, weights, rope, kernels)
+        h = reduce(kernels.attend(h, weights, rope, kernels))
         h = ops.gate_norm_modulate(x, h, now.gate_msa, Modulated(weights.norm2, now.shift_mlp, now.scale_mlp), index)
         h = functional.linear(h, weights.ff_in)
         h = ops.swiglu(h)
-        h = functional.linear(h, weights.ff_out)
+        h = reduce(functional.linear(h, weights.ff_out))
         gate = now.gate_mlp
         if number + 1 == len(blocks):
             ops.gate_add(x, h, gate, index)
@@ -134,23 +137,35 @@ def run_trunk(  # noqa: PLR0913  (one call a step; a dataclass would be built fo
     return x
 
 
-def _attend(h: Tensor, weights: BlockWeights, rope: tuple[Tensor, Tensor], kernels: Kernels) -> Tensor:
+def attend(h: Tensor, weights: BlockWeights, rope: Rope, kernels: Kernels) -> Tensor:
+    """Normed rows (rows, hidden) through q, k, v, attention and its output projection."""
     qkv = functional.linear(h, weights.qkv)
     query, key, value = kernels.ops.qk_norm_rope(qkv, weights.heads, weights.qk, rope)
     attended = kernels.attention(query[None], key[None], value[None])[0]
     return functional.linear(attended.flatten(1), weights.out)
 
 
-CompiledBlock = Callable[[Tensor, BlockWeights, Modulation, Tensor, tuple[Tensor, Tensor]], Tensor]
+CompiledBlock = Callable[[Tensor, BlockWeights, Modulation, Tensor, Rope, Attention], Tensor]
+
+
+def _whole(part: Tensor) -> Tensor:
+    return part
 
 
 @dataclass(slots=True)
 class Kernels:
-    """What a trunk runs on. `compiled`, when set, is one whole block as a compiled graph and replaces `ops`."""
+    """What a trunk runs on.
+
+    compiled: a whole block as compiled graphs; replaces `ops`, `attend` and `reduce`.
+    attend: see the function of that name; another one where ranks share the rows.
+    reduce: makes a product's result whole where ranks share its weights; may do so in place.
+    """
 
     attention: Attention
     ops: BlockOps
     compiled: CompiledBlock | None = None
+    attend: Callable[[Tensor, BlockWeights, Rope, Kernels], Tensor] = attend
+    reduce: Callable[[Tensor], Tensor] = _whole
 
     @property
     def name(self) -> str:
@@ -158,35 +173,48 @@ class Kernels:
         return "compiled" if self.compiled is not None else self.ops.name
 
 
-def compile_block(attention: Attention) -> CompiledBlock:
-    """The block as one graph of `torch.compile`, shared by all blocks: their weights are its inputs."""
-    ops = TorchOps()
+def compile_block() -> CompiledBlock:
+    """The block as two graphs of `torch.compile`, around attention: any kernel, or an exchange, fits between them.
 
-    def block(
+    Shared by all blocks: their weights are inputs.
+    """
+    ops = TorchOps()
+    # Tuples of tensors and numbers: of an object, a graph would ask at every call whether it is still the same one.
+
+    def before(
         x: Tensor,
         tensors: tuple[Tensor, ...],
-        tables: tuple[Tensor, ...],
+        tables: tuple[Tensor, Tensor],
         index: Tensor,
-        rope: tuple[Tensor, Tensor],
-        constants: tuple[int, float, float],
-    ) -> Tensor:
-        norm1, qkv, norm_q, norm_k, out, norm2, ff_in, ff_out = tensors
-        shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = tables
+        rope: Rope,
+        constants: Constants,
+    ) -> tuple[Tensor, ...]:
+        norm1, qkv, norm_q, norm_k = tensors
         heads, eps, qk_eps = constants
-        h = ops.norm_modulate(x, Modulated(Norm(norm1, eps), shift_msa, scale_msa), index)
-        query, key, value = ops.qk_norm_rope(functional.linear(h, qkv), heads, QkNorm(norm_q, norm_k, qk_eps), rope)
-        h = attention(query[None], key[None], value[None])[0].flatten(1)
-        x = x + gate_msa.index_select(0, index) * functional.linear(h, out)
+        h = ops.norm_modulate(x, Modulated(Norm(norm1, eps), *tables), index)
+        return ops.qk_norm_rope(functional.linear(h, qkv), heads, QkNorm(norm_q, norm_k, qk_eps), rope)
+
+    def after(
+        x: Tensor, h: Tensor, tensors: tuple[Tensor, ...], tables: tuple[Tensor, ...], index: Tensor, eps: float
+    ) -> Tensor:
+        out, norm2, ff_in, ff_out = tensors
+        gate_msa, shift_mlp, scale_mlp, gate_mlp = tables
+        x = x + gate_msa.index_select(0, index) * functional.linear(h.flatten(1), out)
         h = ops.norm_modulate(x, Modulated(Norm(norm2, eps), shift_mlp, scale_mlp), index)
         h = functional.linear(ops.swiglu(functional.linear(h, ff_in)), ff_out)
         return x + gate_mlp.index_select(0, index) * h
 
-    graph = torch.compile(block, fullgraph=True)
+    first, second = torch.compile(before, fullgraph=True), torch.compile(after, fullgraph=True)
 
-    def call(x: Tensor, weights: BlockWeights, now: Modulation, index: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    def call(
+        x: Tensor, weights: BlockWeights, now: Modulation, index: Tensor, rope: Rope, attention: Attention
+    ) -> Tensor:
         w = weights
-        tensors = (w.norm1.weight, w.qkv, w.qk.query, w.qk.key, w.out, w.norm2.weight, w.ff_in, w.ff_out)
-        tables = (now.shift_msa, now.scale_msa, now.gate_msa, now.shift_mlp, now.scale_mlp, now.gate_mlp)
-        return graph(x, tensors, tables, index, rope, (w.heads, w.norm1.eps, w.qk.eps))
+        constants = (w.heads, w.norm1.eps, w.qk.eps)
+        head, tail = (w.norm1.weight, w.qkv, w.qk.query, w.qk.key), (w.out, w.norm2.weight, w.ff_in, w.ff_out)
+        query, key, value = first(x, head, (now.shift_msa, now.scale_msa), index, rope, constants)
+        attended = attention(query[None], key[None], value[None])[0]
+        tables = (now.gate_msa, now.shift_mlp, now.scale_mlp, now.gate_mlp)
+        return second(x, attended, tail, tables, index, w.norm2.eps)
 
     return call

@@ -21,20 +21,24 @@ TOLERANCE = {torch.bfloat16: 4e-3, torch.float32: 1e-5}  # relative Frobenius no
 
 
 def choose_kernels(
-    device: torch.device, dtype: torch.dtype, options: RuntimeOptions, notify: Callable[[str], None]
+    device: torch.device,
+    dtype: torch.dtype,
+    options: RuntimeOptions,
+    notify: Callable[[str], None],
+    head_dim: int = 128,
 ) -> Kernels:
     """Attention and element-wise kernels for the trunk, the fastest of what `options` allow and this machine runs.
 
     Hand-written kernels win over a compiled block where both work: on an H200 they are faster, and need no warm-up for
     a new shape. Raises Unavailable for an attention kernel that was asked for by name and does not work.
     """
-    attention = choose(device, dtype, options.attention)
+    attention = choose(device, dtype, options.attention, head_dim)
     ops, reason = triton_or_reason(device, dtype) if options.triton else (None, "switched off")
     if ops is not None:
         return Kernels(attention, ops)
     if device.type == "cuda" and options.triton:
         notify(f"Triton kernels are not used: {reason}. Steps are slower; results are the same up to rounding.")
-    return Kernels(attention, TorchOps(), compile_block(attention) if options.compile else None)
+    return Kernels(attention, TorchOps(), compile_block() if options.compile else None)
 
 
 @functools.cache

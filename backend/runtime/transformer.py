@@ -15,8 +15,10 @@ from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3Transf
 from torch import Tensor, nn
 
 from backend.runtime.adaln_tables import MODALITIES, Bits, Installation, timestep_bits
-from backend.runtime.block import BlockWeights, Kernels, Modulation, NotFusable, fuse, run_trunk
+from backend.runtime.block import BlockWeights, Kernels, Modulation, NotFusable, Rope, run_trunk
 from backend.runtime.ops import Modulated, Norm, rotate
+from backend.runtime.parallel.ranks import OneRank
+from backend.runtime.parallel.rows import AllRows, Stream
 
 Notify = Callable[[str], None]
 
@@ -37,18 +39,28 @@ class _Remembered:
 class FastTransformer:
     """Callable like `MiniMaxH3Transformer3DModel.forward`, on the parameters of the model it wraps.
 
-    Falls back to the model's own forward, said once through `notify`, where the fused path does not apply.
+    Falls back to the model's own forward, said once through `notify`, where the fused path does not apply. With several
+    ranks each calls it with the whole sequence, computes its share and gets the whole result.
     """
 
-    def __init__(self, model: nn.Module, kernels: Kernels, notify: Notify, fused: bool = True) -> None:
-        self.model = model
+    def __init__(
+        self,
+        model: nn.Module,
+        kernels: Kernels,
+        notify: Notify,
+        fused: bool = True,
+        ranks: OneRank | None = None,
+    ) -> None:
+        self.model: Any = model
         self.kernels = kernels
+        self._ranks = ranks or OneRank()
+        self._ranks.take(model)
         self._notify = notify
         self._fused = fused
         self._tables: Installation | None = None
         self._announced: list[tuple[Tensor, Bits]] = []
         self._memory: dict[str, _Remembered] = {}
-        self._blocks: list[BlockWeights] | None = None
+        self._blocks: Sequence[BlockWeights] | None = None
         use_attention(model, kernels)
 
     def install(self, tables: Installation | None) -> None:
@@ -65,7 +77,13 @@ class FastTransformer:
         self._memory.clear()
         self._blocks = self._fuse() if self._fused else None
 
-    def __call__(
+    def forget(self) -> None:
+        """Let go of everything held on the device beside the model: views of its weights, values of a request."""
+        self._announced = []
+        self._memory.clear()
+        self._blocks = None
+
+    def __call__(  # noqa: PLR0913  (diffusers' own signature)
         self,
         hidden_states: Tensor,
         audio_hidden_states: Tensor,
@@ -85,7 +103,9 @@ class FastTransformer:
             self._tables.select(self._bits(timestep))
         if self._blocks is None and self._fused:
             self._blocks = self._fuse()
-        if self._blocks is None or attention_kwargs or hidden_states.shape[0] != 1:
+        if hidden_states.shape[0] != 1 or attention_kwargs or (self._blocks is None and not self._ranks.several):
+            if self._ranks.several:
+                raise ValueError("hidden_states: several ranks share one sequence, without attention_kwargs")
             return self.model(
                 hidden_states=hidden_states,
                 audio_hidden_states=audio_hidden_states,
@@ -102,59 +122,70 @@ class FastTransformer:
             )
         model = self.model
         text = self._once("text", (encoder_hidden_states,), self._refined_text)
-        rope = self._once("rope", (position_ids,), lambda ids: self._rotary(ids, text.dtype))
-        index = self._once("rows", (timestep_indices, token_tags), lambda t, tags: t * MODALITIES + tags)
-        x = self._packed(text, text_indices, hidden_states, video_indices, audio_hidden_states, audio_indices)
+        rows = self._once("share", (text_indices, video_indices, audio_indices), self._ranks.rows)
+        kernels = self._ranks.kernels(self.kernels, rows)
+        rope = self._once("rope", (position_ids,), lambda ids: self._ranks.rope(self._rotary(ids, text.dtype), rows))
+        index = self._once(
+            "rows", (timestep_indices, token_tags), lambda times, tags: rows.mine(times * MODALITIES + tags)
+        )
+        x = self._packed(text, hidden_states[0], audio_hidden_states[0], rows)
         temb = self._temb(timestep)
-        x = self._trunk(x, self._blocks, temb, index, rope)
+        x = self._trunk(x, temb, index, rope, kernels)
 
         shift, scale = model.norm_out.linear(self._activated(temb, model.norm_out.linear)).chunk(2, dim=-1)
         norm = Modulated(Norm(model.norm_out.norm.weight, model.norm_out.norm.eps), shift, scale)
-        video = self._head(model.proj_out, x, norm, timestep_indices, video_indices)
-        audio = self._head(model.audio_proj_out, x, norm, timestep_indices, audio_indices)
+        times = rows.mine(timestep_indices)
+        video = self._head(model.proj_out, x, norm, times, rows.video)
+        audio = self._head(model.audio_proj_out, x, norm, times, rows.audio)
+        video, audio = (each[None] for each in rows.gather(video, audio))
         if not return_dict:
             return video, audio
         return MiniMaxH3TransformerOutput(sample=video, audio_sample=audio)
 
-    def _trunk(
-        self, x: Tensor, blocks: list[BlockWeights], temb: Tensor, index: Tensor, rope: tuple[Tensor, Tensor]
-    ) -> Tensor:
+    def _trunk(self, x: Tensor, temb: Tensor, index: Tensor, rope: Rope, kernels: Kernels) -> Tensor:
         """Rows through all blocks; a compiled graph that fails is replaced by the next best way, once and for all."""
+        blocks = self._blocks
+        if blocks is None:
+            use_attention(self.model.transformer_blocks, kernels)
+            for block in self.model.transformer_blocks:
+                x = block(x[None], temb, index, rope)[0]
+            return x
 
         def modulation(layer: int) -> Modulation:
             if self._tables is not None:
                 return Modulation(*self._tables.tables.block(layer, self._tables.cursor.step).chunk(6, dim=-1))
             return Modulation(*self.model.transformer_blocks[layer].adaln_proj(temb))
 
-        if self.kernels.compiled is None:
-            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+        if kernels.compiled is None:
+            return run_trunk(x, blocks, modulation, index, rope, kernels)
         try:
-            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+            return run_trunk(x, blocks, modulation, index, rope, kernels)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:  # every failure of dynamo and inductor is one
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            self.kernels.compiled = None
+            self.kernels.compiled = kernels.compiled = None
             self._notify(
                 f"The block could not be compiled ({reason}); it runs as {self.kernels.name}, which is slower."
             )
-            return run_trunk(x, blocks, modulation, index, rope, self.kernels)
+            return run_trunk(x, blocks, modulation, index, rope, kernels)
 
-    def _packed(  # noqa: PLR0913  (three streams and where each goes)
-        self, text: Tensor, text_at: Tensor, video: Tensor, video_at: Tensor, audio: Tensor, audio_at: Tensor
-    ) -> Tensor:
-        """The packed sequence (rows, hidden) in the text stream's precision."""
-        rows = text.shape[0] + video.shape[1] + audio.shape[1]
-        x = text.new_empty((rows, text.shape[-1]))
-        x.index_copy_(0, text_at, text)
-        for stream, at, proj in ((video, video_at, self.model.proj_in), (audio, audio_at, self.model.audio_proj_in)):
-            x.index_copy_(0, at, proj(stream[0].to(proj.weight.dtype)).to(x.dtype))
+    def _packed(self, text: Tensor, video: Tensor, audio: Tensor, rows: AllRows) -> Tensor:
+        """This rank's rows of the packed sequence, (local, hidden), in the text stream's precision; dead ones zero."""
+        x = text.new_zeros((rows.local, text.shape[-1]))
+        x.index_copy_(0, rows.text.where, rows.text.of(text))
+        for part, stream, proj in (
+            (rows.video, video, self.model.proj_in),
+            (rows.audio, audio, self.model.audio_proj_in),
+        ):
+            x.index_copy_(0, part.where, proj(part.of(stream).to(proj.weight.dtype)).to(x.dtype))
         return x
 
-    def _head(self, head: nn.Linear, x: Tensor, norm: Modulated, timestep_indices: Tensor, rows: Tensor) -> Tensor:
-        """Output norm and head over the rows of one modality only, (1, rows, channels)."""
-        normed = self.kernels.ops.norm_modulate(x.index_select(0, rows), norm, timestep_indices.index_select(0, rows))
-        return head(normed.to(head.weight.dtype))[None]
+    def _head(self, head: nn.Linear, x: Tensor, norm: Modulated, times: Tensor, part: Stream) -> Tensor:
+        """Output norm and head over this rank's rows of one modality, (n, channels)."""
+        at = part.where
+        normed = self.kernels.ops.norm_modulate(x.index_select(0, at), norm, times.index_select(0, at))
+        return head(normed.to(head.weight.dtype))
 
     def _refined_text(self, embeds: Tensor) -> Tensor:
         embedder = self.model.context_embedder
@@ -186,9 +217,9 @@ class FastTransformer:
             known = self._memory[name] = _Remembered(sources, versions, compute(*sources))
         return known.value
 
-    def _fuse(self) -> list[BlockWeights] | None:
+    def _fuse(self) -> Sequence[BlockWeights] | None:
         try:
-            return [fuse(block) for block in self.model.transformer_blocks]
+            return self._ranks.blocks(self.model)
         except NotFusable as reason:
             self._fused = False
             self._notify(f"The fused block is not used: {reason}. Steps are slower; results are the same.")
@@ -196,7 +227,7 @@ class FastTransformer:
 
 
 def use_attention(model: nn.Module, kernels: Kernels) -> None:
-    """Make the model's own attention modules (refiner and, on the stock path, trunk) use the chosen kernel."""
+    """Make attention modules of a model (its refiner and, on the stock path, its trunk) use the chosen kernel."""
     for module in model.modules():
         processor = getattr(module, "processor", None)
         if processor is not None and type(processor).__name__ == "MiniMaxH3AttnProcessor":

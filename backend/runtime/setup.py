@@ -1,0 +1,296 @@
+"""One rank's runtime: everything a `messages.Setup` asks for, as the hooks that `h3` takes.
+
+Ties kernels, tables, tiles, plan and loader together; decides no result. Wiring: `Runtime.for_setup(setup, device,
+notify)`, then `Pipeline(..., hooks=runtime.hooks())`, and `runtime.info()` into Ready and the sidecar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from backend.h3.seams import Forward, Hooks, OnLoad
+from backend.presets import Offload, RuntimeOptions
+from backend.process.messages import Setup
+from backend.runtime import adaln_store, adaln_tables, conditioner, load, plan, vae_tiles
+from backend.runtime.attention import choose
+from backend.runtime.frames import to_host
+from backend.runtime.kernels import choose_kernels, triton_or_reason
+from backend.runtime.preview import LinearPreview
+from backend.runtime.residency import Residency
+from backend.runtime.transformer import FastTransformer
+
+Notify = Callable[[str], None]
+CONDITIONER_LAYER = 50  # diffusers MiniMaxH3ModularPipeline.text_encoder_layer
+LONGEST = (300, 4)  # steps and distinct timesteps that tables must beat the projections for, to leave those unread
+TRANSFORMERS = ("transformer", "transformer_ref")
+
+
+class Runtime:
+    """How one rank computes. `notify` is told, once each, of everything that falls back to something slower."""
+
+    def __init__(self, setup: Setup, device: torch.device, notify: Notify) -> None:
+        self._options: RuntimeOptions = setup.runtime
+        self._checkpoint = Path(setup.checkpoint)
+        self._device = device
+        self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
+        self._notify = _Once(notify)
+        self.kernels = choose_kernels(device, self._dtype, self._options, self._notify, self._head_dim())
+        self.plan = self._decide()
+        self._residency = self._mover()
+        self._tiles = vae_tiles.TileDecoder(self._options.vae_tile_batch, self._notify)
+        self._store = adaln_store.TableStore(setup.cache_dir / "adaln")
+        self._vae_kernel = "torch's default"
+        self._preview: LinearPreview | None = None
+        self.conditioner: conditioner.Conditioner | None = None
+        self.fast: FastTransformer | None = None
+        self._transformer_name = TRANSFORMERS[0]
+        self._installed: adaln_tables.Installation | None = None
+        self._memory: adaln_tables.MemoryReport | None = None
+        self.adapters = ""  # identity of adapters merged into the transformer; part of the tables' key
+        self.table_source = "none"
+
+    @classmethod
+    def for_setup(cls, setup: Setup, device: torch.device, notify: Notify) -> Runtime:
+        """The runtime a setup asks for on `device`. Raises Unavailable where kernel or memory do not suffice."""
+        return cls(setup, device, notify)
+
+    def hooks(self, show: Callable[[int, Tensor], None] | None = None) -> Hooks:
+        """What `h3.pipeline.Pipeline` takes.
+
+        show: gets previews as (step, uint8 CPU tensor (h, w, 3)), every `preview_every` steps once the VAE is there.
+        """
+        return Hooks(
+            load=self.load_component if self._options.fast_load else None,
+            prepare_transformer=self.prepare_transformer,
+            begin_denoise=self.begin_denoise,
+            decode_clip=self.decode_clip,
+            to_host=to_host,
+            place=None if self._residency is None else self._residency.place,
+            preview=None if show is None or self._options.preview_every < 1 else self._previewer(show),
+        )
+
+    def info(self) -> dict[str, object]:
+        """Names and figures for log, page and sidecar."""
+        memory = self._memory
+        return {
+            "attention": self.kernels.attention.name,
+            "block": self.kernels.name if self._options.fused_block else "stock",
+            "vae_attention": self._vae_kernel,
+            "plan": self.plan.as_dict(),
+            "adaln_tables": {
+                "source": self.table_source,
+                "weights_gib": round(memory.weights_bytes / plan.GIB, 2) if memory else None,
+                "tables_gib": round(memory.tables_bytes / plan.GIB, 2) if memory else None,
+                "net_gib": round(memory.net_bytes / plan.GIB, 2) if memory else None,
+            },
+        }
+
+    # ---- hooks ----------------------------------------------------------------------------------------------------
+
+    def load_component(self, name: str, kind: type, folder: Path, on_load: OnLoad) -> nn.Module | None:
+        """A model read by the parallel loader to where the plan wants it; None: load it as the library does."""
+        model, wanted = self._outline(name, kind, folder)
+        home = torch.device("cpu") if _plan_name(name) in self.plan.parked else self._device
+        load.fill(model, wanted, home, self._dtype, lambda done, total: on_load(name, done, total))
+        self._adopt(name, model)
+        return model
+
+    def prepare_transformer(self, transformer: nn.Module) -> Forward:
+        """The transformer as the pipeline calls it from now on."""
+        self._installed = None
+        if self._residency is not None:
+            self._residency.drop(tuple(name for name in TRANSFORMERS if name != self._transformer_name))
+        self.fast = FastTransformer(transformer, self.kernels, self._notify, fused=self._options.fused_block)
+        return self.fast
+
+    def begin_denoise(self, timesteps: tuple[Tensor, ...]) -> None:
+        """Have the tables of this schedule, then tell the transformer what comes."""
+        if self.fast is None:
+            raise RuntimeError("begin_denoise before prepare_transformer: there is no transformer")
+        self._tabulate(timesteps)
+        self.fast.begin(timesteps)
+
+    def decode_clip(self, vae: Any, latents: Tensor) -> Tensor:
+        """See `TileDecoder.decode_clip`."""
+        self._speed_up(vae)
+        self._fit_preview(vae)
+        return self._tiles.decode_clip(vae, latents)
+
+    def _previewer(self, show: Callable[[int, Tensor], None]) -> Callable[[int, Callable[[], Tensor]], None]:
+        def preview(step: int, predicted: Callable[[], Tensor]) -> None:
+            if step % self._options.preview_every == 0 and self._preview is not None:
+                show(step, self._preview.picture(predicted()).cpu())
+
+        return preview
+
+    def _fit_preview(self, vae: Any) -> None:
+        """Fit the preview's matrix to the VAE where it is on the device: at load, or at the first decode if parked."""
+        if self._options.preview_every > 0 and self._preview is None:
+            self._preview = LinearPreview.fit(vae)
+
+    # ---- tables ---------------------------------------------------------------------------------------------------
+
+    def _tabulate(self, timesteps: Sequence[Tensor]) -> None:
+        assert self.fast is not None
+        if not self._options.adaln_tables:
+            return
+        model: Any = self.fast.model
+        unread = any(parameter.is_meta for parameter in model.parameters())
+        most = max(each.shape[0] for each in timesteps)
+        forecast = adaln_tables.forecast(dict(model.config), len(timesteps), most, self._dtype.itemsize)
+        if forecast.net_bytes <= 0 and not unread and self._installed is None:
+            self._memory, self.table_source = forecast, "not used: larger than the projections"
+            self.fast.install(None)
+            return
+        folder = self._checkpoint / self._transformer_name
+        identity = adaln_store.checkpoint_identity(folder)
+        key = adaln_tables.TableKey.of(timesteps, identity, self.adapters)
+        if self._installed is not None and self._installed.tables.key == key:
+            self.table_source = "in place"
+            return
+        tables = self._store.load(key, self._device)
+        self.table_source = "disk"
+        if tables is None:
+            tables = self._build(folder, model, timesteps, key)
+        installation = adaln_tables.Installation(model, tables)
+        installation.release()
+        self._installed = installation
+        self._memory = replace(forecast, tables_bytes=tables.nbytes)
+        self.fast.install(installation)
+
+    def _build(
+        self, folder: Path, model: Any, timesteps: Sequence[Tensor], key: adaln_tables.TableKey
+    ) -> adaln_tables.AdaLNTables:
+        source: adaln_tables.Projections
+        if self.adapters:
+            # An adapter may have changed the projections: only the model itself knows them now.
+            source, self.table_source = adaln_tables.ModelProjections(model), "model"
+        else:
+            source = adaln_store.ShardProjections(folder, dict(model.config), self._device, self._dtype)
+            self.table_source = "shards"
+        tables = adaln_tables.build(source, [each.to(self._device) for each in timesteps], key)
+        try:
+            self._store.save(tables)
+        except OSError as error:
+            self._notify(f"AdaLN tables could not be kept on disk ({error}); the next start computes them again.")
+        return tables
+
+    # ---- models ---------------------------------------------------------------------------------------------------
+
+    def _outline(self, name: str, kind: type, folder: Path) -> tuple[nn.Module, dict[str, Any]]:
+        """The model on the meta device, with what is not needed cut off, and what to read for it."""
+        model = load.build(kind, folder)
+        if name == "text_encoder":
+            conditioner.cut(model, CONDITIONER_LAYER)
+        wanted = load.needed(model, folder)
+        if name in TRANSFORMERS and self._without_projections(load.config_of(folder)):
+            skipped = set(adaln_store.projection_names(len(model.transformer_blocks)))  # type: ignore[arg-type]
+            wanted = {key: entry for key, entry in wanted.items() if key.rpartition(".")[0] not in skipped}
+        return model, wanted
+
+    def _without_projections(self, config: dict[str, Any]) -> bool:
+        """Whether tables will replace the projections whatever the schedule, so that they need not be read."""
+        smaller = adaln_tables.forecast(config, *LONGEST, self._dtype.itemsize).net_bytes > 0
+        return self._options.adaln_tables and self._options.fast_load and smaller
+
+    def _adopt(self, name: str, model: Any) -> None:
+        if name == "text_encoder":
+            bring = self._residency.ensure if self._residency is not None else None
+            remember = self._options.prompt_cache
+            self.conditioner = conditioner.Conditioner(model, CONDITIONER_LAYER, remember=remember, bring=bring)
+        if name == "vae" and name in self.plan.resident:
+            self._fit_preview(model)
+        if name in TRANSFORMERS:
+            self._transformer_name = name
+
+    def _speed_up(self, vae: Any) -> None:
+        if self._vae_kernel != "torch's default" or not self._options.fused_block or not self._options.triton:
+            return
+        ops, _ = triton_or_reason(self._device, self._dtype)
+        if ops is None:
+            return  # said by `choose_kernels` already
+        attention = choose(self._device, self._dtype, self._options.attention, vae.config.decoder_attention_head_dim)
+        vae_tiles.speed_up(vae, attention, ops)
+        self._vae_kernel = attention.name
+
+    def _mover(self) -> Residency | None:
+        """Who moves parked components; None where nothing is parked. Both transformers answer to one plan entry."""
+        if not self.plan.parked:
+            return None
+        parked = (*self.plan.parked, TRANSFORMERS[1]) if TRANSFORMERS[0] in self.plan.parked else self.plan.parked
+        # Only a conditioner of ours asks for itself; any other must be there when its block runs.
+        lazy = ("text_encoder",) if self._options.fast_load else ()
+        return Residency(self._device, parked, self._left, lazy)
+
+    def _left(self, name: str) -> None:
+        if name in TRANSFORMERS and self.fast is not None:
+            self.fast.forget()
+
+    def _decide(self) -> plan.Plan:
+        weights = self._weights()
+        if self._device.type != "cuda":
+            names = tuple(weights)
+            return plan.Plan(resident=names, parked=(), reason="on the CPU", free_bytes=0, weights_bytes=weights)
+        free = vae_tiles.free_bytes(self._device) or 0
+        return plan.decide(weights, free, self._options.offload)
+
+    def _head_dim(self) -> int:
+        folders = [self._checkpoint / name for name in TRANSFORMERS if (self._checkpoint / name).is_dir()]
+        return int(load.config_of(folders[0])["attention_head_dim"]) if folders else 128
+
+    def _weights(self) -> dict[str, int]:
+        """Bytes of each component as it will be loaded; of the two transformers, the one that is there."""
+        found: dict[str, int] = {}
+        for name in ("text_encoder", *TRANSFORMERS, "vae", "audio_vae"):
+            folder = self._checkpoint / name
+            if folder.is_dir() and _plan_name(name) not in found:
+                found[_plan_name(name)] = self._bytes(name, folder)
+        return found
+
+    def _bytes(self, name: str, folder: Path) -> int:
+        """Bytes of a component in the compute type. Modules pinned to float32 are small and counted as stored."""
+        total = 0
+        tables = name in TRANSFORMERS and self._without_projections(load.config_of(folder))
+        for key, entry in load.entries(folder).items():
+            if tables and (".adaln_proj." in key or key.startswith("norm_out.linear.")):
+                continue
+            if self._options.fast_load and name == "text_encoder" and _after_cut(key):
+                continue
+            elements = entry.nbytes // entry.dtype.itemsize
+            total += elements * min(self._dtype.itemsize, entry.dtype.itemsize)
+        return total
+
+
+class _Once:
+    """Passes each message on once."""
+
+    def __init__(self, notify: Notify) -> None:
+        self._notify = notify
+        self._said: set[str] = set()
+
+    def __call__(self, message: str) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            self._notify(message)
+
+
+def _plan_name(name: str) -> str:
+    return TRANSFORMERS[0] if name in TRANSFORMERS else name
+
+
+def _after_cut(key: str) -> bool:
+    """Whether a conditioner's tensor is dropped by `conditioner.cut`."""
+    parts = key.split(".")
+    if key.startswith(("lm_head.", "model.language_model.norm.")):
+        return True
+    return (
+        "layers" in parts
+        and parts[1] == "language_model"
+        and int(parts[parts.index("layers") + 1]) >= CONDITIONER_LAYER
+    )

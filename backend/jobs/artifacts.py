@@ -25,6 +25,7 @@ from backend.types import GenerationRequest, JobId
 KEEP_INPUTS_S = 30 * 24 * 3600.0  # inputs of ended jobs serve retry and duplicate that long
 KEEP_INPUTS_BYTES = 20 * 2**30  # oldest go first above this
 KEEP_UPLOADS_S = 24 * 3600.0
+KEEP_RESULTS_BYTES = 500 * 2**30  # above this the oldest results that are no favourites go
 _INCOMING, _LEAVING = ".incoming-", ".leaving-"
 _JOB_ID = re.compile(r"[A-Za-z0-9_-]{8,64}")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,8}")
@@ -171,6 +172,19 @@ class Artifacts:
                 path.unlink(missing_ok=True)
         return freed
 
+    def over_cap(self, removable: list[JobId]) -> list[JobId]:
+        """Which of the `removable` jobs (oldest first) must go for all results to fit in KEEP_RESULTS_BYTES."""
+        sizes: dict[str, int] = {}
+        for path in self.jobs_dir.glob("*/output/*"):
+            sizes[path.parts[-3]] = sizes.get(path.parts[-3], 0) + _size(path)
+        too_much, going = sum(sizes.values()) - KEEP_RESULTS_BYTES, []
+        for job in removable:
+            if too_much <= 0:
+                break
+            going.append(job)
+            too_much -= sizes.get(job, 0)
+        return going
+
     def _copy(self, request: GenerationRequest, into: Path, final: Path, labels: dict[str, str]) -> Copied:
         placed: dict[Path, Path] = {}
         names: dict[str, str] = {}
@@ -186,6 +200,13 @@ class Artifacts:
         adapters = {adapter.path for adapter in request.sampling.adapters}  # gigabytes of weights stay where they are
         moved = with_paths(request, lambda path: path.resolve() if path in adapters else place(path))
         return Copied(request=moved, labels=names)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # deleted by its owner meanwhile
+        return 0
 
 
 def _changed_at(path: Path, default: float) -> float:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from backend.errors import NotNow
-from backend.events import Event, Queued, Started, TerminalEvent
+from backend.errors import JobNotFound, NotNow
+from backend.events import Event, Failed, Queued, Started, TerminalEvent
 from backend.jobs.feed import Feed
 from backend.jobs.records import JobRecord
 from backend.jobs.store import JobStore
 from backend.types import JobId
+
+LOST = "The job database was damaged and this job could not be read from it any more; submit it again."
 
 
 class Line:
@@ -68,6 +70,17 @@ class Line:
                 return False
             self._remove(job, end)
             return True
+
+    def forget(self, job: JobId) -> None:
+        """Drop a job whose row is lost (a damaged database), telling whoever watches it."""
+        with self.changed:
+            try:
+                self._store.get(job)
+            except JobNotFound:
+                self._jobs = [other for other in self._jobs if other != job]
+                self._told.pop(job, None)
+                self._feed.publish(job, Failed(reason=LOST))
+                self._tell([])
 
     def move(self, job: JobId, position: int, only_among: frozenset[JobId] | None = None) -> None:
         """Move `job` to `position` (1 is next). With `only_among`, every other job keeps its place in line."""

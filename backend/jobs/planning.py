@@ -34,6 +34,11 @@ class Plan:
     reports: tuple[MediaReport, ...]
     notices: tuple[str, ...]
 
+    @property
+    def media(self) -> tuple[Path, ...]:
+        """The files it needs, each once."""
+        return tuple(dict.fromkeys(path for _, path in _named(self.request)))
+
 
 def scaled(geometry: Geometry, quality: QualityPreset) -> Geometry:
     """Canvas rules at a quality preset's scale; references keep theirs."""

@@ -67,7 +67,7 @@ INSERT INTO meta VALUES ('secret', lower(hex(randomblob(24))));
 def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
     """A connection to the database at `path`, made when missing, and a notice for people when it was damaged.
 
-    A damaged file is moved aside, never deleted, and a fresh one is started. Raises H3Error when the file belongs to a
+    A damaged file is moved aside, never deleted, and a fresh one is started with the jobs that can still be read. Raises H3Error when the file belongs to a
     newer version of the program or cannot be opened at all.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,11 +78,58 @@ def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
             raise H3Error(
                 f"{path}: the job database cannot be opened: {error}; check the disk and its rights"
             ) from error
-        aside = _move_aside(path)
-        notice = f"The job database was damaged ({error}). It was moved to {aside} and a new one started; "
-        notice += "all job folders with their results are untouched."
-        log.error(notice)
-        return _open(path), notice
+        return start_anew(path, str(error))
+
+
+def start_anew(path: Path, damage: str) -> tuple[sqlite3.Connection, str]:
+    """Move the damaged database at `path` aside and open a fresh one with what can be read of it, and say so."""
+    aside = _move_aside(path)
+    connection = _open(path)
+    kept = _salvage(aside, connection)
+    notice = f"The job database was damaged ({damage}). It was moved to {aside} and a new one started with the "
+    notice += f"{kept} jobs that could be read; all job folders with their results are untouched."
+    log.error(notice)
+    return connection, notice
+
+
+def _salvage(damaged: Path, fresh: sqlite3.Connection) -> int:
+    """Copy jobs with their events out of a damaged database, one by one; returns how many came through whole."""
+    kept = 0
+    old = sqlite3.connect(damaged, isolation_level=None)
+    try:
+        old.execute("PRAGMA query_only=ON")
+        last = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'jobs'").fetchone()[0]
+        secret = old.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()[0]
+        fresh.execute("UPDATE meta SET value = ? WHERE key = 'secret'", (secret,))  # links given out go on working
+        for num in range(1, int(last) + 1):
+            kept += _salvage_job(old, fresh, num)
+    except (sqlite3.Error, TypeError):  # TypeError: a table that lost its row; what was copied stays
+        log.warning("the damaged database could not be read to its end", exc_info=True)
+    finally:
+        old.close()
+    return kept
+
+
+def _salvage_job(old: sqlite3.Connection, fresh: sqlite3.Connection, num: int) -> bool:
+    names = [row["name"] for row in fresh.execute("PRAGMA table_info(jobs)")]
+    try:
+        row = old.execute(f"SELECT {', '.join(names)} FROM jobs WHERE num = ?", (num,)).fetchone()
+        events = old.execute(
+            "SELECT job, seq, terminal, body FROM events WHERE job = ? ORDER BY seq", (num,)
+        ).fetchall()
+        if row is None or len(events) != row[names.index("num_events")]:
+            return False
+        fresh.execute("BEGIN IMMEDIATE")
+        try:
+            fresh.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * len(names))})", row)
+            fresh.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", events)
+            fresh.execute("COMMIT")
+        except BaseException:
+            fresh.execute("ROLLBACK")
+            raise
+    except sqlite3.Error:
+        return False  # this job's pages are the damaged ones; the next job's may not be
+    return True
 
 
 def _open(path: Path) -> sqlite3.Connection:

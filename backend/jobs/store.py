@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import sqlite3
 import threading
 import time
@@ -17,11 +18,14 @@ from typing import Any
 
 from backend import codec
 from backend.errors import H3Error, JobNotFound, NotNow
-from backend.events import TERMINAL, Event, Notice, Queued, Started, Succeeded
+from backend.events import TERMINAL, Event, Failed, Interrupted, Notice, Queued, Started, Succeeded
 from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
-from backend.jobs.schema import open_database
+from backend.jobs.caps import Crowd
+from backend.jobs.schema import open_database, start_anew
 from backend.types import GenerationRequest, JobId
 
+log = logging.getLogger(__name__)
+_DAMAGE = ("malformed", "not a database", "disk image")
 _POSITION = """CASE WHEN state = 'queued' THEN
     (SELECT COUNT(*) FROM jobs AS w WHERE w.state = 'queued' AND w.place <= jobs.place) END AS position"""
 
@@ -69,7 +73,9 @@ class JobStore:
         place = "(SELECT COALESCE(MAX(place), 0) + 1 FROM jobs)"
         with self._writing(durable=True) as connection:
             connection.execute(f"INSERT INTO jobs ({names}, place) VALUES ({marks}, {place})", tuple(columns.values()))
-            return self._append(connection, record.id, Queued(position=position))
+            event = self._append(connection, record.id, Queued(position=position))
+        log.info("job accepted", extra={"job": record.id, "owner": record.owner, "preset": record.preset})
+        return event
 
     def get(self, job: JobId) -> JobRecord:
         """The record of `job`; raises JobNotFound."""
@@ -94,6 +100,44 @@ class JobStore:
         with self._reading() as connection:
             rows = connection.execute(query, (*values, max(0, limit), max(0, offset))).fetchall()
         return [self._record(row) for row in rows]
+
+    def page(self, *, owner: str | None, after: JobId | None, limit: int, oldest_first: bool) -> list[JobRecord]:
+        """At most `limit` records behind the job `after` in that order; from the start when it is None or gone."""
+        where, values = _conditions(owner, None, "")
+        order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
+        with self._reading() as connection:
+            row = connection.execute("SELECT num FROM jobs WHERE id = ?", (after,)).fetchone()
+            if row is not None:
+                where, values = f"{where} {'AND' if where else 'WHERE'} num {beyond} ?", (*values, row["num"])
+            query = f"SELECT *, {_POSITION} FROM jobs {where} ORDER BY num {order} LIMIT ?"
+            rows = connection.execute(query, (*values, max(0, limit))).fetchall()
+        return [self._record(row) for row in rows]
+
+    def crowd(self, owner: str) -> Crowd:
+        """How many jobs wait, of `owner` and in all, and the bytes of media that wait with the owner's."""
+        query = "SELECT id, owner FROM jobs WHERE state = 'queued'"
+        with self._reading() as connection:
+            rows = connection.execute(query).fetchall()
+        own = [self.jobs_dir / row["id"] / "inputs" for row in rows if row["owner"] == owner]
+        held = sum(path.stat().st_size for folder in own for path in folder.glob("*"))
+        return Crowd(own=len(own), all=len(rows), own_media_bytes=held)
+
+    def removable_results(self) -> list[JobId]:
+        """Succeeded jobs that are nobody's favourites, oldest first."""
+        query = "SELECT id FROM jobs WHERE state = 'succeeded' AND favourite = 0 ORDER BY num"
+        with self._reading() as connection:
+            return [JobId(row["id"]) for row in connection.execute(query).fetchall()]
+
+    def note(self, key: str) -> str:
+        """A word kept for the program itself, such as whether the queue is paused; empty when never set."""
+        with self._reading() as connection:
+            row = connection.execute("SELECT value FROM meta WHERE key = ?", (f"note:{key}",)).fetchone()
+        return row[0] if row is not None else ""
+
+    def set_note(self, key: str, value: str) -> None:
+        """Keep a word over restarts."""
+        with self._writing() as connection:
+            connection.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (f"note:{key}", value))
 
     def waiting(self) -> list[JobRecord]:
         """All waiting jobs in the order they will run."""
@@ -169,9 +213,12 @@ class JobStore:
         durable = any(isinstance(event, TERMINAL) for _, event in items)
         try:
             with self._writing(durable=durable) as connection:
-                return [self._append(connection, job, event) for job, event in items]
+                stored = [self._append(connection, job, event) for job, event in items]
         except sqlite3.IntegrityError as error:
             raise NotNow("the job has ended already; its end does not change") from error
+        for (job, _), event in zip(items, stored, strict=True):
+            _journal(job, event)
+        return stored
 
     def events(self, job: JobId, after: int = 0) -> list[Event]:
         """Stored events of `job` with `seq > after`, in order."""
@@ -246,7 +293,7 @@ class JobStore:
             try:
                 yield self._connection
             except sqlite3.Error as error:
-                raise StoreFailure(self._words(error)) from error
+                raise self._failure(error) from error
 
     @contextmanager
     def _writing(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
@@ -266,7 +313,19 @@ class JobStore:
             except sqlite3.IntegrityError:
                 raise
             except sqlite3.Error as error:
-                raise StoreFailure(self._words(error)) from error
+                raise self._failure(error) from error
+
+    def _failure(self, error: sqlite3.Error) -> StoreFailure:
+        """What to raise for `error`; a damaged database is replaced first, with the jobs that can still be read."""
+        words = self._words(error)
+        if not any(sign in str(error) for sign in _DAMAGE):
+            return StoreFailure(words)
+        try:
+            self._connection.close()
+            self._connection, self.notice = start_anew(self._database, str(error))
+        except (sqlite3.Error, OSError) as worse:
+            return StoreFailure(f"{words} ({worse})")
+        return StoreFailure(f"{self._database.name}: the job database was damaged ({error}). {self.notice}")
 
     def _words(self, error: sqlite3.Error) -> str:
         text = str(error)
@@ -277,6 +336,16 @@ class JobStore:
         else:
             way_out = "check the disk; a damaged database is set aside at the next start"
         return f"{self._database.name}: the job database failed ({text}); {way_out}"
+
+
+def _journal(job: JobId, event: Event) -> None:
+    """One line in the program's log for the start and the end of a job."""
+    if isinstance(event, Started):
+        log.info("job started", extra={"job": job, "preset": event.preset, "engine": event.engine})
+    elif isinstance(event, TERMINAL):
+        level = logging.WARNING if isinstance(event, Failed | Interrupted) else logging.INFO
+        end = {"job": job, "state": END_STATES[type(event)].value, "reason": error_of(event) or ""}
+        log.log(level, "job ended", extra=end)
 
 
 def _event(seq: int, body: str, folder: Path) -> Event:

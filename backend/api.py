@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,11 +20,15 @@ from backend import presets as preset_files
 from backend.errors import CheckpointError, H3Error, JobNotFound, NotNow
 from backend.events import Event
 from backend.hardware.choose import Choice, choose, unavailable
+from backend.hardware.forecast import Forecast
 from backend.hardware.probe import Hardware, probe
-from backend.jobs.artifacts import Artifacts
+from backend.hardware.topology import RankView
+from backend.jobs.artifacts import KEEP_RESULTS_BYTES, Artifacts
+from backend.jobs.caps import SHARED, Caps
 from backend.jobs.intake import Draft, Intake
 from backend.jobs.lock import InstanceLock
 from backend.jobs.manager import Health, JobManager, Workshop
+from backend.jobs.outlook import Outlook, Sight
 from backend.jobs.planning import Plan
 from backend.jobs.records import ADMIN, JobRecord, JobState, title_of
 from backend.jobs.runner import Order
@@ -33,13 +38,28 @@ from backend.jobs.store import JobStore
 from backend.jobs.transfer import read_queue, write_queue
 from backend.presets import EngineName, HardwarePreset, QualityPreset
 from backend.process import logs
+from backend.process.journal import NAME as PROGRAM_LOG
+from backend.process.journal import Journal
 from backend.settings import Settings
 from backend.types import GenerationRequest, JobId, MediaReport
 
 if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
+    from backend.checkpoints.licence import Licence
 
-__all__ = ["ADMIN", "Backend", "Choice", "Health", "JobRecord", "JobState", "Plan", "PresetStatus", "Status"]
+__all__ = [
+    "ADMIN",
+    "SHARED",
+    "Backend",
+    "Caps",
+    "Choice",
+    "Health",
+    "JobRecord",
+    "JobState",
+    "Plan",
+    "PresetStatus",
+    "Status",
+]
 log = logging.getLogger(__name__)
 HARDWARE_FRESH_S = 10.0  # one look at the machine serves a page that asks for everything at once
 
@@ -59,17 +79,20 @@ class Status:
     health: Health
     reason: str
     preset: str
-    running: JobId | None
+    running: JobId | None  # the first of `running_jobs`
     queued: int
     paused: bool
     accepting: bool
+    running_jobs: tuple[JobId, ...] = ()  # one a fleet
+    notice: str = ""  # what happened that people should know of, and is no failure
 
 
 class Backend:
     """Opens the job store of `settings`, alone, and starts its dispatcher; loads no model.
 
     Jobs that waited when the program ended go on. Raises Unavailable when another program has the data folder,
-    PresetError for an unknown `preset`.
+    PresetError for an unknown `preset`. `fleets` jobs run at once, each on GPUs of its own; 1 gives all to one job,
+    0 runs as many as fit, None leaves it to the preset.
     """
 
     def __init__(
@@ -79,31 +102,50 @@ class Backend:
         preset: str | None = None,
         engine_factory: EngineFactory | None = None,
         services: Services | None = None,
+        fleets: int | None = None,
     ) -> None:
         self.settings = settings
         self._services = services or real_services(engine_factory)
         self._hardware_presets = preset_files.hardware_presets()
         self._quality_presets = preset_files.quality_presets()
-        self._looked = (-HARDWARE_FRESH_S, probe(settings.data_dir))
-        self._choice = choose(self._hardware_presets, self._hardware(), self._checkpoint_lack, preset)
+        self._looked = (-HARDWARE_FRESH_S, probe(settings.data_dir, settings.gpus))
+        self._choice = choose(self._hardware_presets, self._hardware(), self._checkpoint_lack, preset, fleets)
         self._lock = InstanceLock(settings.jobs_dir.parent)
+        self._admins: frozenset[str] | None = None
+        self._journal = Journal(settings.logs_dir) if settings.state_dir is None else None  # commands speak on stderr
         try:
             self._store = JobStore(settings.database, settings.jobs_dir)
             self._artifacts = Artifacts(settings.jobs_dir)
             self._artifacts.repair(self._store.exists, self._store.delete)
-            self._slot = EngineSlot(self._services.engine, settings)
+            slots = [EngineSlot(self._services.engine, self._settings_of(share)) for share in self._choice.shares]
+            self._slots = tuple(slots)
             self._manager = JobManager(
                 Workshop(
                     store=self._store,
                     artifacts=self._artifacts,
-                    slot=self._slot,
+                    slots=self._slots,
                     services=self._services,
                     order=self._order,
                     tidy=self.sweep,
                 )
             )
             self._intake = Intake(self._manager, self._services, self._unavailable, settings)
+            self._intake.count = self._store.crowd
+            self._notice = self._store.note("results")
+            self._outlook = Outlook(
+                Sight(
+                    store=self._store,
+                    slots=self._slots,
+                    services=self._services,
+                    settings=settings,
+                    hardware=self._hardware,
+                    presets=self._hardware_presets,
+                    runs=self._unavailable,
+                )
+            )
+            self._intake.refuses = self._outlook.refusal
         except BaseException:
+            self._stop_journal()
             self._lock.release()
             raise
 
@@ -117,6 +159,10 @@ class Backend:
     def choice(self) -> Choice:
         """The preset jobs run on unless they name another, and why."""
         return self._choice
+
+    def topology(self) -> tuple[RankView, ...]:
+        """Every process of every engine that is up: its GPU, state, stage and memory; () when none is."""
+        return self._outlook.topology(self._manager.running())
 
     def quality_presets(self) -> dict[str, QualityPreset]:
         """Quality presets by name."""
@@ -137,6 +183,42 @@ class Backend:
 
         return list(catalog.list_checkpoints(self.settings))
 
+    # -- who may do what ----------------------------------------------------------------------------------------
+
+    def appoint(self, *admins: str) -> None:
+        """From now on only these owners see everybody's jobs and may pause; before, any may pause and none sees all."""
+        self._admins = frozenset(admins)
+
+    def rules(self, owner: str) -> bool:
+        """Whether `owner` sees everybody's jobs."""
+        return owner == ADMIN or owner in (self._admins or ())
+
+    def may_pause(self, owner: str) -> bool:
+        """Whether `owner` may hold the queue: an admin, or anybody where none was appointed."""
+        return self._admins is None or self.rules(owner)
+
+    @property
+    def caps(self) -> Caps:
+        """Limits of the queue and of uploads."""
+        return self._intake.caps
+
+    def limit(self, caps: Caps) -> None:
+        """Set other limits for jobs and uploads to come."""
+        self._intake.caps = caps
+
+    def licence(self, preset: str | None = None) -> Licence | None:
+        """The licence of a preset's model and whether it was accepted; None where there is nothing to accept."""
+        from backend.checkpoints.licence import licence_of
+
+        return licence_of(self.checkpoint(preset), self.settings)
+
+    def accept_licence(self, by: str) -> None:
+        """Store that `by` accepted the licence of the released model. Raises H3Error when the disk refuses."""
+        from backend.checkpoints.licence import accept
+
+        accept(self.settings, by)
+        log.info("licence accepted", extra={"by": by})
+
     # -- before a job -------------------------------------------------------------------------------------------
 
     def probe(self, path: Path, *, keyframe: bool = False) -> MediaReport:
@@ -155,6 +237,20 @@ class Backend:
         `probed` spares a second look at files that were probed already.
         """
         return self._intake.plan(request, self._preset(preset), quality, probed)
+
+    def forecast(
+        self,
+        request: GenerationRequest,
+        preset: str | None = None,
+        quality: str = "standard",
+        probed: Mapping[Path, MediaReport] | None = None,
+    ) -> Forecast:
+        """Memory by part, disk and seconds of each stage, each with its basis. Raises what `plan` raises.
+
+        A request that does not fit is not an error here: `refusal` says why, and what would fit.
+        """
+        chosen = self._preset(preset)
+        return self._outlook.forecast(self._intake.outline(request, chosen, quality, probed), chosen)
 
     def check(self, request: GenerationRequest, preset: str | None = None, quality: str = "standard") -> str | None:
         """Why `request` cannot be accepted here and now, or None."""
@@ -210,12 +306,19 @@ class Backend:
         search: str = "",
     ) -> list[JobRecord]:
         """Jobs of `owner` in any state, newest first."""
-        whose = None if owner == ADMIN else owner
+        whose = None if self.rules(owner) else owner
         return self._store.select(owner=whose, states=states, search=search, limit=limit, offset=offset)
+
+    def page(
+        self, *, owner: str, after: JobId | None = None, limit: int = 50, oldest_first: bool = False
+    ) -> list[JobRecord]:
+        """At most `limit` jobs of `owner` behind the job `after`, in the order of their making."""
+        whose = None if self.rules(owner) else owner
+        return self._store.page(owner=whose, after=after, limit=limit, oldest_first=oldest_first)
 
     def queue(self, *, owner: str) -> list[JobRecord]:
         """Waiting jobs of `owner`, next one first; positions count everybody's."""
-        return [record for record in self._store.waiting() if owner in (ADMIN, record.owner)]
+        return [record for record in self._store.waiting() if self._sees(owner, record)]
 
     def cancel(self, job: JobId, *, owner: str) -> None:
         """Stop a running job at its next boundary, or end a waiting one at once. Raises NotNow when it has ended."""
@@ -243,7 +346,7 @@ class Backend:
     def reorder(self, job: JobId, position: int, *, owner: str) -> None:
         """Move a waiting job to `position` (1 is next), or as near as the owner's own places in line allow."""
         self._record(job, owner)
-        own = None if owner == ADMIN else frozenset(record.id for record in self.queue(owner=owner))
+        own = None if self.rules(owner) else frozenset(record.id for record in self.queue(owner=owner))
         self._manager.line.move(job, position, own)
 
     def rename(self, job: JobId, title: str, *, owner: str) -> None:
@@ -266,13 +369,13 @@ class Backend:
             raise NotNow(f"job={job}: it is running; cancel it first")
         self._artifacts.delete(job, lambda: self._store.delete(job))
 
-    def pause(self) -> None:
-        """Start no more jobs; the running one goes on."""
-        self._manager.set_paused(True)
+    def pause(self, *, owner: str = ADMIN) -> None:
+        """Start no more jobs, also after a restart; running ones go on. Raises NotNow for whoever may not."""
+        self._set_paused(True, owner)
 
-    def resume(self) -> None:
-        """Let the queue go on."""
-        self._manager.set_paused(False)
+    def resume(self, *, owner: str = ADMIN) -> None:
+        """Let the queue go on. Raises NotNow for whoever may not."""
+        self._set_paused(False, owner)
 
     def export_queue(self, path: Path, *, owner: str) -> None:
         """Write the owner's waiting jobs with their media as one file."""
@@ -320,22 +423,27 @@ class Backend:
             health=state.health,
             reason=reason,
             preset=self._choice.preset.name,
-            running=state.running,
+            running=next(iter(state.running), None),
+            running_jobs=state.running,
             queued=state.queued,
             paused=state.paused,
             accepting=state.accepting,
+            notice=self._notice,
         )
 
     def log_tail(self, rank: int = 0, lines: int = 200) -> str:
-        """The last lines of the newest log of `rank`, secrets removed."""
+        """The last lines of the newest log of `rank` (below 0: of the program itself), secrets removed."""
+        if rank < 0:
+            return logs.tail(self.settings.logs_dir / PROGRAM_LOG, lines)
         for path in logs.listing(self.settings.logs_dir):
             if path.stem.endswith(f"-rank{rank}"):
                 return logs.tail(path, lines)
         return ""
 
     def sweep(self) -> int:
-        """Clear old inputs of ended jobs and stale uploads; returns bytes freed."""
+        """Clear old inputs of ended jobs, stale uploads and results over the cap; returns bytes freed of the former."""
         try:
+            self._keep_results_within_cap()
             return self._artifacts.sweep(self._store.ended(), self.settings.uploads_dir)
         except (OSError, H3Error):  # clearing up is no reason to stop; the next time may do
             log.warning("old inputs could not be cleared", exc_info=True)
@@ -345,15 +453,41 @@ class Backend:
         """Accept no more, finish or stop the running job, end the engine; idempotent. Waiting jobs keep waiting."""
         self._manager.close(finish_running, timeout_s)
         self._store.close()
+        self._stop_journal()
         self._lock.release()
 
     # -- within ------------------------------------------------------------------------------------------------
 
     def _record(self, job: JobId, owner: str) -> JobRecord:
         record = self._store.get(job)
-        if owner not in (ADMIN, record.owner):
+        if not self._sees(owner, record):
             raise JobNotFound(f"job={job}: there is no such job")
         return record
+
+    def _sees(self, owner: str, record: JobRecord) -> bool:
+        return owner == record.owner or self.rules(owner)
+
+    def _set_paused(self, paused: bool, owner: str) -> None:
+        if not self.may_pause(owner):
+            raise NotNow("queue: only an administrator may pause it or let it go on")
+        self._store.set_note("paused", "yes" if paused else "")
+        self._manager.set_paused(paused)
+        log.info("queue paused" if paused else "queue goes on", extra={"owner": owner})
+
+    def _keep_results_within_cap(self) -> None:
+        going = self._artifacts.over_cap(self._store.removable_results())
+        for job in going:
+            self._artifacts.delete(job, partial(self._store.delete, job))
+        if going:
+            told = f"On {time.strftime('%Y-%m-%d')} the {len(going)} oldest results were removed, favourites kept, "
+            told += f"because all results took more than {KEEP_RESULTS_BYTES / 2**30:g} GiB."
+            self._store.set_note("results", told)
+            self._notice = told
+            log.warning(told)
+
+    def _stop_journal(self) -> None:
+        if self._journal is not None:
+            self._journal.close()
 
     def _order(self, record: JobRecord) -> Order:
         preset = self._preset(record.preset)
@@ -379,10 +513,13 @@ class Backend:
         )
         return self._intake.accept(request, draft)
 
+    def _settings_of(self, share: tuple[str, ...]) -> Settings:
+        return self.settings.with_gpus(share) if share else self.settings
+
     def _hardware(self) -> Hardware:
         at, hardware = self._looked
         if time.monotonic() - at > HARDWARE_FRESH_S:
-            hardware = probe(self.settings.data_dir)
+            hardware = probe(self.settings.data_dir, self.settings.gpus)
             self._looked = (time.monotonic(), hardware)
         return hardware
 

@@ -261,14 +261,15 @@ def test_cancel_at_every_stage_spares_the_next_job(backend, world, when):
 
 
 def test_a_cancel_between_the_line_and_the_run_is_not_lost(backend, monkeypatch):
-    order, jobs = backend._manager._carry_out, []
+    (dispatcher,) = backend._manager._floor.dispatchers
+    order, jobs = dispatcher._carry_out, []
 
     def cancel_first(record, prepared):
         backend.cancel(record.id, owner="ann")
         jobs.append(record.id)
         return order(record, prepared)
 
-    monkeypatch.setattr(backend._manager, "_carry_out", cancel_first)
+    monkeypatch.setattr(dispatcher, "_carry_out", cancel_first)
     job = backend.submit(request(), owner="ann")
     assert isinstance(end_of(backend, job), Cancelled)
     assert jobs == [job]
@@ -540,6 +541,7 @@ def test_waiting_jobs_outlive_the_program_and_a_running_one_is_interrupted(tmp_p
     backend = open_backend(tmp_path / "data", world)
     world.steps, world.step_s = 200, 0.05
     running = backend.submit(request("running", seed=9), owner="ann")
+    wait_until(lambda: backend.status().running == running)  # it has left the line that is reordered below
     waiting = [backend.submit(request(name), owner="ann") for name in ("one", "two")]
     backend.reorder(waiting[1], 1, owner="ann")
     wait_until(lambda: world.rendered)
@@ -609,6 +611,7 @@ def test_a_submit_that_was_cut_off_is_repaired_at_the_next_start(tmp_path, world
     (jobs / stays).rename(jobs / f".incoming-{stays}")  # killed between row and folder
     (jobs / ".incoming-never-stored" / "inputs").mkdir(parents=True)  # killed before the row
     backend = open_backend(tmp_path / "data", world)
+    backend.resume()
     assert isinstance(end_of(backend, stays), Succeeded)
     assert [item.name for item in jobs.iterdir()] == [stays]
     backend.close()
@@ -624,6 +627,7 @@ def test_a_waiting_job_that_cannot_be_read_fails_and_the_queue_goes_on(tmp_path,
     raw.commit()
     raw.close()
     backend = open_backend(tmp_path / "data", world)
+    backend.resume()
     assert "cannot be read" in end_of(backend, odd).reason
     assert isinstance(end_of(backend, good), Succeeded)
     backend.close()

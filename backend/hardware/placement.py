@@ -27,6 +27,9 @@ RESERVE = 2 * GIB  # kept free by the runtime (backend.runtime.plan), LIBRARIES 
 ENCODER_PX_BYTES = 128 * 4 * 4  # first stage of the VAE's encoder: 128 channels, float32, four of them alive
 ENCODER_TILE_PX = 256 * 256 * 17
 # What the runtime plans for, before it knows a request (backend.runtime.plan.WORK_BYTES).
+# Host memory of a rank: torch, diffusers and transformers, and on a CPU the frames on their way to the encoder.
+CPU_PROCESS_GIB, GPU_PROCESS_GIB = 0.84, 3.0
+CPU_FRAME_PX_BYTES = 1500
 PLANNED_WORK = {Stage.ENCODE: 4 * GIB, Stage.DENOISE: 10 * GIB, Stage.DECODE: 5 * GIB}
 USED_IN = {
     Stage.ENCODE: ("text_encoder", "vae", "audio_vae"),
@@ -108,7 +111,7 @@ def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size:
     for rank, (gpu, held) in enumerate(zip(gpus, weights, strict=True)):
         stages = tuple(_stage(stage, preset, shape, size, held, parked, gpu) for stage in USED_IN)
         places.append(RankPlace(rank=rank, gpu=gpu, stages=stages))
-    host = _host(preset, weights, parked, places)
+    host = _host(preset, shape, weights, parked, places)
     placement = Placement(ranks=tuple(places), parked=parked, host=host)
     lacks = _gpu_lacks(placement) or _host_lacks(placement, hardware)
     return Placement(ranks=placement.ranks, parked=parked, host=host, lacks=lacks)
@@ -158,10 +161,8 @@ def _parked(preset: HardwarePreset, weights: list[dict[str, float]], gpus: tuple
     held = {name: max(each[name] for each in weights) for name in weights[0] if name != "tables"}
     if preset.runtime.offload is Offload.AUTO and sum(held.values()) + max(PLANNED_WORK.values()) <= room:
         return ()
-    for parked in (large, tuple(held)):
-        if all(_planned(stage, held, parked) <= room for stage in USED_IN):
-            return parked
-    return large
+    enough = all(_planned(stage, held, large) <= room for stage in USED_IN)
+    return large if enough else tuple(held)
 
 
 def _planned(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) -> float:
@@ -232,23 +233,26 @@ def _work(
 
 
 def _host(
-    preset: HardwarePreset, weights: list[dict[str, float]], parked: tuple[str, ...], places: list[RankPlace]
+    preset: HardwarePreset,
+    shape: RequestShape,
+    weights: list[dict[str, float]],
+    parked: tuple[str, ...],
+    places: list[RankPlace],
 ) -> tuple[Part, ...]:
     """Host memory of the fleet: every process, parked components, and on a CPU all that a GPU would hold."""
     basis = "measured: libraries of one rank"
     count = preset.world_size
     if preset.device is Device.CPU:
-        cpu = Part(name="weights and work", gib=sum(place.peak.gib for place in places), basis=FORMULA)
-        return (Part(name="processes", gib=CPU_PROCESS_GIB * count, basis=basis), cpu)
+        return (
+            Part(name="processes", gib=CPU_PROCESS_GIB * count, basis=basis),
+            Part(name="weights and work", gib=sum(place.peak.gib for place in places), basis=FORMULA),
+            Part(name="frames", gib=shape.width * shape.height * CPU_FRAME_PX_BYTES / GIB, basis=basis),
+        )
     waiting = sum(each[name] for each in weights for name in parked)
     parts = [Part(name="processes", gib=GPU_PROCESS_GIB * count, basis=basis)]
     if waiting:
         parts.append(Part(name="parked components", gib=waiting / GIB, basis=FORMULA))
     return tuple(parts)
-
-
-CPU_PROCESS_GIB = 0.75
-GPU_PROCESS_GIB = 3.0
 
 
 def _gpu_lacks(placement: Placement) -> str | None:

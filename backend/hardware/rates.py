@@ -14,7 +14,7 @@ from typing import Any
 from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import Placement
 from backend.hardware.probe import Gpu
-from backend.hardware.request_shape import RequestShape
+from backend.hardware.request_shape import TILE_PX, RequestShape
 from backend.presets import HardwarePreset
 from backend.types import Task
 
@@ -113,8 +113,9 @@ def _exchange_s(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gp
 def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seconds:
     """Seconds from latents to all frames in the encoder."""
     if gpu is None:
-        work = shape.tiles * shape.chunks
-        return Seconds(seconds=CPU_DECODE_S + work * CPU_TILE_S, basis=CPU_BASIS)
+        tile_px = min(shape.width, TILE_PX) * min(shape.height, TILE_PX)
+        work = shape.tiles * tile_px * shape.num_frames
+        return Seconds(seconds=CPU_DECODE_S + work * CPU_TILE_PX_S, basis=CPU_BASIS)
     share = preset.world_size if preset.parallel.vae_tile_parallel else 1
     tiles = -(-shape.tiles // share) * shape.chunks
     factor = 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
@@ -213,12 +214,11 @@ def _fit(points: tuple[tuple[int, float], ...]) -> tuple[float, float, float]:
 
 # The tiny model on two CPU cores, one thread, float32; a user's own jobs replace these at once.
 CPU_BASIS = "measured on two CPU cores with the tiny model"
-CPU_LOAD_S = 12.0
-CPU_ENCODE_S = 0.4
+CPU_LOAD_S = 7.0
+CPU_ENCODE_S = 0.05
 CPU_ENCODE_PX_S = 4e-6
-CPU_DECODE_S = 0.5
-CPU_TILE_S = 0.25
-CPU_STEP = (0.02, 2.0e-5, 2.0e-8)
+CPU_DECODE_S, CPU_TILE_PX_S = 0.35, 1.7e-7  # once, and each pixel of each tile, overlaps included
+CPU_STEP = (0.005, 4.0e-5, 1.9e-8)  # of 1,300 to 7,700 rows
 
 
 def _on_cpu(preset: HardwarePreset, shape: RequestShape) -> Seconds:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ from pathlib import Path
 from backend import presets
 from backend.errors import H3Error, InvalidRequest, NotNow, Problem, Unavailable
 from backend.hardware.probe import disk_free
+from backend.jobs.caps import Caps, Crowd
 from backend.jobs.manager import JobManager
 from backend.jobs.planning import Plan, make_plan, scaled
-from backend.jobs.records import JobRecord, JobState, title_of
+from backend.jobs.records import ADMIN, JobRecord, JobState, title_of
 from backend.jobs.services import Services
 from backend.presets import HardwarePreset
 from backend.settings import Settings
@@ -54,6 +56,10 @@ class Intake:
         self._unavailable = unavailable
         self._settings = settings
         self._qualities = presets.quality_presets()
+        self._door = threading.Lock()  # between counting and joining nobody else may come in
+        self.caps = Caps()
+        self.refuses: Callable[[Plan, HardwarePreset], Problem | None] = lambda plan, preset: None
+        self.count: Callable[[str], Crowd] = lambda owner: Crowd(own=0, all=0)
 
     def plan(
         self,
@@ -62,7 +68,23 @@ class Intake:
         quality: str,
         probed: Mapping[Path, MediaReport] | None = None,
     ) -> Plan:
-        """What `request` will become. Raises InvalidRequest with all problems, PresetError, CheckpointError."""
+        """What `request` will become. Raises InvalidRequest with all problems, PresetError, CheckpointError.
+
+        Also refuses what this machine cannot hold on `preset`, naming the nearest change that fits.
+        """
+        plan = self.outline(request, preset, quality, probed)
+        if problem := self.refuses(plan, preset):
+            raise InvalidRequest((problem,))
+        return plan
+
+    def outline(
+        self,
+        request: GenerationRequest,
+        preset: HardwarePreset,
+        quality: str,
+        probed: Mapping[Path, MediaReport] | None = None,
+    ) -> Plan:
+        """`plan` without asking whether it fits."""
         geometry = self._services.find_checkpoint(preset, self._settings).geometry
         return make_plan(request, scaled(geometry, presets.pick(self._qualities, quality)), self._services, probed)
 
@@ -85,6 +107,8 @@ class Intake:
         """Plan, copy, store; the row is on the disk when this returns. Raises H3Error, with nothing left behind."""
         plan = self.plan(request, draft.preset, draft.quality)
         self.check_room(draft.preset, plan.request)
+        media_bytes = sum(path.stat().st_size for path in plan.media if path.is_file())
+        self._check_caps(draft.owner, media_bytes)
         job, artifacts = JobId(secrets.token_urlsafe(12)), self._manager.artifacts
         copied = artifacts.begin(job, plan.request, draft.labels, draft.in_place)
         record = JobRecord(
@@ -110,11 +134,17 @@ class Intake:
             tensors=draft.tensors.expanduser().resolve() if draft.tensors else None,
         )
         try:
-            self._manager.submit(record)
+            with self._door:
+                self._check_caps(draft.owner, media_bytes)
+                self._manager.submit(record)
         except BaseException:
             artifacts.abandon(job)
             raise
         return job
+
+    def _check_caps(self, owner: str, media_bytes: int) -> None:
+        if owner != ADMIN and self._manager.state().accepting:  # a closing program refuses in its own words
+            self.caps.check(self.count(owner), media_bytes)
 
     def edit(self, record: JobRecord, request: GenerationRequest, preset: HardwarePreset) -> None:
         """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""

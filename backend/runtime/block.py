@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ class Modulation:
     gate_mlp: Tensor
 
 
-def fuse(block: nn.Module) -> BlockWeights:
+def fuse(block: Any) -> BlockWeights:
     """Take a diffusers `MiniMaxH3TransformerBlock` apart; its q, k, v weights become views of one tensor.
 
     Raises NotFusable when a projection carries an adapter that is not merged, or a bias.
@@ -69,7 +70,7 @@ def fuse(block: nn.Module) -> BlockWeights:
     )
 
 
-def linear_weight(module: nn.Module, name: str) -> nn.Parameter:
+def linear_weight(module: Any, name: str) -> nn.Parameter:
     """The weight a linear layer multiplies by; of a PEFT layer, its base weight once the adapter is merged into it."""
     base = getattr(module, "base_layer", None)
     if base is not None:
@@ -87,7 +88,7 @@ def _one_storage(parts: list[nn.Parameter]) -> Tensor:
     rows = sum(part.shape[0] for part in parts)
     first = parts[0]
     offset = first.storage_offset()
-    together = True
+    together: Any = True
     for part in parts:
         together &= part.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
         together &= part.storage_offset() == offset
@@ -210,6 +211,7 @@ def compile_block() -> CompiledBlock:
         x: Tensor, weights: BlockWeights, now: Modulation, index: Tensor, rope: Rope, attention: Attention
     ) -> Tensor:
         w = weights
+        assert w.qk.query is not None and w.qk.key is not None  # the trunk's always have weights
         constants = (w.heads, w.norm1.eps, w.qk.eps)
         head, tail = (w.norm1.weight, w.qkv, w.qk.query, w.qk.key), (w.out, w.norm2.weight, w.ff_in, w.ff_out)
         query, key, value = first(x, head, (now.shift_msa, now.scale_msa), index, rope, constants)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3TransformerOutput
+from diffusers.models.transformers.transformer_minimax_h3 import MiniMaxH3AttnProcessor, MiniMaxH3TransformerOutput
 from torch import Tensor, nn
 
 from backend.runtime.adaln_tables import MODALITIES, Bits, Installation, timestep_bits
@@ -226,11 +226,12 @@ class FastTransformer:
             return None
 
 
-def use_attention(model: nn.Module, kernels: Kernels) -> None:
+def use_attention(model: Any, kernels: Kernels) -> None:
     """Make attention modules of a model (its refiner and, on the stock path, its trunk) use the chosen kernel."""
+    module: Any
     for module in model.modules():
         processor = getattr(module, "processor", None)
-        if processor is not None and type(processor).__name__ == "MiniMaxH3AttnProcessor":
+        if isinstance(processor, MiniMaxH3AttnProcessor | KernelProcessor):
             module.set_processor(KernelProcessor(kernels))
 
 
@@ -245,7 +246,7 @@ class KernelProcessor:
 
     def __call__(
         self,
-        attn: nn.Module,
+        attn: Any,
         hidden_states: Tensor,
         rotary_emb: tuple[Tensor, Tensor] | None = None,
         attention_mask: Tensor | None = None,

@@ -1,0 +1,105 @@
+"""How the ranks of a fleet run the trunk: what each holds of rows and weights, as the transformer asks for it.
+
+`OneRank` is the plain case, `SharedTrunk` all the others; the transformer does not know which one it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from backend.errors import Unavailable
+from backend.runtime.block import BlockWeights, Kernels, Rope, fuse
+from backend.runtime.parallel import tensor_parallel, ulysses
+from backend.runtime.parallel.fsdp import ShardedBlocks, shard_blocks
+from backend.runtime.parallel.group import Groups
+from backend.runtime.parallel.rows import AllRows, PartOfRows
+
+
+class OneRank:
+    """The whole trunk on this rank."""
+
+    several = False
+
+    def take(self, model: nn.Module) -> None:
+        """Keep this rank's share of the trunk's weights, and let go of the rest."""
+
+    def blocks(self, model: nn.Module) -> Sequence[BlockWeights]:
+        """The trunk's weights as this rank runs them. Raises NotFusable."""
+        return [fuse(block) for block in model.transformer_blocks]  # type: ignore[union-attr]
+
+    def rows(self, text_at: Tensor, video_at: Tensor, audio_at: Tensor) -> AllRows:
+        """The rows this rank holds, from the places of each stream's rows."""
+        return AllRows(text_at, video_at, audio_at)
+
+    def kernels(self, kernels: Kernels, rows: AllRows) -> Kernels:
+        """What the trunk runs on, for these rows."""
+        return kernels
+
+    def rope(self, table: Rope, rows: AllRows) -> Rope:
+        """The rotary table as attention wants it, from that of the whole sequence."""
+        return table
+
+
+class SharedTrunk(OneRank):
+    """The trunk over the groups of a fleet: rows by Ulysses, heads and channels by tensor parallelism, weights by FSDP.
+
+    gather_rows: gather rows instead of exchanging queries, keys and values (see `ulysses.gathered`).
+    """
+
+    several = True
+
+    def __init__(self, groups: Groups, *, gather_rows: bool = False) -> None:
+        self._groups = groups
+        self._gather_rows = gather_rows and groups.ulysses.size > 1
+
+    def take(self, model: nn.Module) -> None:
+        """See `OneRank`. Raises Unavailable where heads or channels do not divide."""
+        ulysses_degree, tensor = self._groups.ulysses.size, self._groups.tensor
+        heads = int(model.config.num_attention_heads)  # type: ignore[union-attr, arg-type]
+        if heads % (ulysses_degree * tensor.size):
+            raise Unavailable(
+                f"parallel: ulysses_degree={ulysses_degree} times tensor_parallel_size={tensor.size} must divide the "
+                f"{heads} heads of this checkpoint"
+            )
+        if tensor.size > 1:
+            tensor_parallel.take(model, tensor)
+        if self._groups.weights.size > 1:
+            shard_blocks(model, self._groups.weights)
+
+    def blocks(self, model: nn.Module) -> Sequence[BlockWeights]:
+        """See `OneRank`."""
+        if self._groups.weights.size > 1:
+            return ShardedBlocks(model, self._groups.weights)
+        return super().blocks(model)
+
+    def rows(self, text_at: Tensor, video_at: Tensor, audio_at: Tensor) -> AllRows:
+        """See `OneRank`; reads how many rows of each stream lie here, which waits for the device once a request."""
+        if self._groups.ulysses.size == 1:
+            return AllRows(text_at, video_at, audio_at)
+        return PartOfRows(self._groups.ulysses, text_at, video_at, audio_at)
+
+    def kernels(self, kernels: Kernels, rows: AllRows) -> Kernels:
+        """See `OneRank`. A compiled block takes no part in sums over ranks: tensor parallelism runs without it."""
+        group, tensor = self._groups.ulysses, self._groups.tensor
+        shared = replace(kernels)
+        if tensor.size > 1:
+            shared.reduce, shared.compiled = tensor.sum, None
+        if self._gather_rows:
+            shared.attend, shared.compiled = ulysses.gathered(kernels.attention, group, rows.count), None
+        elif group.size > 1:
+            shared.attention = ulysses.exchanged(kernels.attention, group, rows.count)
+        return shared
+
+    def rope(self, table: Rope, rows: AllRows) -> Rope:
+        """See `OneRank`; with gathered rows the whole table, dead rows included."""
+        cos, sin = table
+        if self._gather_rows:
+            dead = rows.local * self._groups.ulysses.size - rows.count
+            return torch.cat([cos, cos.new_zeros((dead, cos.shape[1]))]), torch.cat(
+                [sin, sin.new_zeros((dead, sin.shape[1]))]
+            )
+        return rows.mine(cos), rows.mine(sin)

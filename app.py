@@ -27,7 +27,7 @@ def main(argv: list[str] | None = None) -> int:
     if not arguments or arguments[0] not in (*COMMANDS, "-h", "--help"):
         arguments.insert(0, "ui")
     options = _parser().parse_args(arguments)
-    chosen = settings.from_environment(options.data_dir, getattr(options, "checkpoint", None))
+    chosen = settings.from_environment(options.data_dir, getattr(options, "checkpoint", None), _gpus(options))
     run: Callable[[argparse.Namespace, Settings], int] = options.run
     try:
         return run(options, chosen)
@@ -51,8 +51,11 @@ def ui(options: argparse.Namespace, chosen: Settings) -> int:
         share_open=options.share_open,
         auth=tuple(options.auth),
         open_browser=options.open,
+        admin=options.admin,
+        accept_licence=options.accept_licence,
     )
-    serve(Backend(chosen, preset=options.preset), chosen, serving, lambda line: print(f"H3 Studio: {line}", flush=True))
+    backend = Backend(chosen, preset=options.preset, fleets=options.fleets)
+    serve(backend, chosen, serving, lambda line: print(f"H3 Studio: {line}", flush=True))
     return 0
 
 
@@ -103,7 +106,7 @@ def doctor(options: argparse.Namespace, chosen: Settings) -> int:
     """Say what this machine has, which preset fits it and why the others do not."""
     from backend.commands import examine_machine
 
-    report, text = examine_machine(chosen, options.preset)
+    report, text = examine_machine(chosen, options.preset, options.fleets)
     _print_report(options, report, text)
     return 0
 
@@ -151,6 +154,10 @@ def _request(options: argparse.Namespace) -> tuple[tuple[Problem, ...], Generati
     return tuple(problems), request
 
 
+def _gpus(options: argparse.Namespace) -> tuple[str, ...]:
+    return tuple(part.strip() for part in getattr(options, "gpus", "").split(",") if part.strip())
+
+
 def _login(text: str) -> tuple[str, str]:
     user, colon, password = text.partition(":")
     if not (user and colon and password):
@@ -179,6 +186,10 @@ def _parser() -> argparse.ArgumentParser:
     where.add_argument("--data-dir", type=Path, help="folder for jobs, checkpoints and logs")
     machine = argparse.ArgumentParser(add_help=False, parents=[where])
     machine.add_argument("--preset", help="hardware preset; chosen for this machine when left out (see doctor)")
+    machine.add_argument("--gpus", default="", metavar="0,1", help="use only these GPUs, by index or UUID")
+    machine.add_argument(
+        "--fleets", type=int, metavar="N", help="jobs at once, each on GPUs of its own: 1 all for one job, 0 most jobs"
+    )
     machine.add_argument("--checkpoint", help="catalog name, folder or repository id instead of the preset's own")
     _add_ui(commands.add_parser("ui", parents=[machine], help="open the page (default)"))
     _add_generate(commands.add_parser("generate", parents=[machine], help="run one job without a page"))
@@ -198,6 +209,8 @@ def _add_ui(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--share", action="store_true", help="open a public share link; needs --auth")
     parser.add_argument("--share-open", action="store_true", help="a public share link without a password")
+    parser.add_argument("--admin", metavar="USER", help="who sees every job and may pause; the first --auth user")
+    parser.add_argument("--accept-licence", action="store_true", help="accept the model's licence; kept, given once")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.set_defaults(run=ui)
 

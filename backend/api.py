@@ -524,7 +524,14 @@ class Backend:
         return hardware
 
     def _unavailable(self, preset: HardwarePreset) -> str | None:
-        return unavailable(preset, self._hardware(), self._checkpoint_lack)
+        hardware, share = self._hardware(), self._choice.shares[0]
+        if not share:
+            return unavailable(preset, hardware, self._checkpoint_lack)
+        own = dataclasses.replace(hardware, gpus=tuple(gpu for gpu in hardware.gpus if gpu.uuid in share))
+        reason = unavailable(preset, own, self._checkpoint_lack)
+        if reason and unavailable(preset, hardware, self._checkpoint_lack) is None:
+            reason += f" for each of {self._choice.fleets} jobs at once; start the program with --fleets 1"
+        return reason
 
     def _checkpoint_lack(self, preset: HardwarePreset) -> str | None:
         """Why a preset's checkpoint cannot be loaded, or None; the tiny one is made on first use."""

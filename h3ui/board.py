@@ -33,3 +33,4 @@ class Panels:
     session: gr.BrowserState
     last_job: gr.BrowserState
     job: gr.State
+    licence: gr.HTML

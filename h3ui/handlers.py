@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from backend.api import SHARED
 from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused
 from backend.jobs.records import JobRecord, JobState
 from backend.types import JobId, Stage
 from h3ui import form, lint, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import canvas, gallery, hardware, models, prompt, queue, result
+from h3ui.panels import canvas, gallery, hardware, licence, models, prompt, queue, result
 from h3ui.render import JobView
 from h3ui.uploads import Updates, Uploads, clicked
 
@@ -80,11 +81,31 @@ class Handlers:
         owner = owner_of(data[p.session], request)
         values, preset = self.values(data), self.preset(data)
         try:
+            self._ask_licence(preset)
             asked = form.to_request(values)
             job = self.backend.submit(asked, owner=owner, preset=preset, quality=values.quality)
         except H3Error as error:
             return {p.problems: problems_html(error)}
         return {p.problems: "", **self.show(job, owner, request)}
+
+    def _ask_licence(self, preset: str | None) -> None:
+        asked = self.backend.licence(preset)
+        if asked is not None and not asked.accepted:
+            raise InvalidRequest((licence.problem(asked),))
+
+    def accept_licence(self, session: object, request: gr.Request) -> Updates:
+        """The licence's button was pressed."""
+        try:
+            self.backend.accept_licence(owner_of(session, request))
+        except H3Error as error:
+            return {self.panels.problems: problems_html(error)}
+        return {self.panels.licence: licence.html(self.backend.licence()), self.panels.problems: ""}
+
+    def log_tail(self, rank: object, session: object, request: gr.Request) -> str:
+        """The last lines of a log; they tell of everybody's jobs, so a visitor of a shared page does not get them."""
+        if not self.backend.may_pause(owner_of(session, request)):
+            return "Only an administrator sees the logs here."
+        return self.backend.log_tail(rank=int(str(rank)))
 
     def show(self, job: JobId, owner: str, request: gr.Request) -> Updates:
         """Make `job` the one in the light; whoever watched another in this tab stops before it can draw over this."""
@@ -177,6 +198,7 @@ class Handlers:
             p.session: session,
             p.status: self.status_html(),
             p.queue.rows: self.queue_html(owner, job),
+            p.licence: licence.html(self.backend.licence()),
             p.models.rows: models.rows_html(self.backend.models()),
             p.canvas.plan: self.plan_html(PanelValues(), None),
         }
@@ -194,7 +216,13 @@ class Handlers:
     def queue_html(self, owner: str, job: str | None) -> str:
         """My running and waiting jobs."""
         running = self.backend.history(owner=owner, states=(JobState.RUNNING,))
-        return queue.rows_html([*running, *self.backend.queue(owner=owner)], job)
+        stand = queue.Stand(
+            viewer=owner,
+            paused=self.backend.status().paused,
+            may_pause=self.backend.may_pause(owner),
+            limits=self.backend.caps.sentence() if self.backend.caps == SHARED else "",
+        )
+        return queue.rows_html([*running, *self.backend.queue(owner=owner)], job, stand)
 
     def status_html(self) -> str:
         """One pill: what the machine does now."""
@@ -227,7 +255,9 @@ class Handlers:
         if shown == "favourite":
             records = [record for record in records if record.favourite]
         tokens = {record.id: self.backend.file_token(record.id, owner=owner) for record in records[:count]}
-        return gallery.cards_html(records[:count], tokens, more_left, filtered=bool(search) or shown != "all")
+        filtered, notice = bool(search) or shown != "all", self.backend.status().notice
+        cards = gallery.cards_html(records[:count], tokens, more_left, filtered, owner)
+        return (markup.note(notice, "warn") if notice else "") + cards
 
     def hint(self, data: dict[Any, Any]) -> Updates:
         """Below the prompt: examples, or its length and what its tags get wrong."""
@@ -279,6 +309,12 @@ class Handlers:
                 return self.show(self.backend.retry(job, owner=owner), owner, request)
             case "reseed":
                 return self.show(self.backend.duplicate(job, owner=owner), owner, request)
+            case "pause":
+                self.backend.pause(owner=owner)
+                return {p.queue.rows: self.queue_html(owner, data[p.job])}
+            case "resume":
+                self.backend.resume(owner=owner)
+                return {p.queue.rows: self.queue_html(owner, data[p.job])}
             case "reorder":
                 self.backend.reorder(job, int(did["position"]), owner=owner)
                 return {p.queue.rows: self.queue_html(owner, data[p.job])}

@@ -75,6 +75,14 @@ def problems(found: Iterable[Problem | str], title: str = "Please change this fi
     return f'<div class="problems" role="alert">{icon("alert")}<div><b>{text(title)}</b>{listed}</div></div>'
 
 
+def owner(name: str, viewer: str) -> str:
+    """Whose job it is, for an administrator who looks at somebody else's; nothing at one's own."""
+    if not viewer or name == viewer:
+        return ""
+    kind, _, person = name.partition(":")
+    return f'<span class="muted">{text(person if kind == "user" else "a visitor")}</span>'
+
+
 def empty(title: str, hint: str, symbol: str = "film") -> str:
     """An empty state: what is missing and what to do about it."""
     return f'<div class="empty">{icon(symbol)}<b>{text(title)}</b><p>{text(hint)}</p></div>'

@@ -21,6 +21,7 @@ from h3ui.panels import (
     gallery,
     hardware,
     keyframes,
+    licence,
     logs,
     models,
     prompt,
@@ -59,6 +60,7 @@ def build(backend: Backend) -> gr.Blocks:
             gr.HTML(HEADER, apply_default_css=False)
             status = gr.HTML("", apply_default_css=False, elem_id="status")
             gr.HTML(THEME_BUTTON, apply_default_css=False, elem_id="theme")
+        licence_panel = licence.build(backend.licence())
         with gr.Tabs(elem_id="sections") as tabs:
             with gr.Tab("Studio", id="studio"), gr.Row(elem_classes="studio"):
                 with gr.Column(elem_classes="compose", min_width=320):
@@ -111,6 +113,7 @@ def build(backend: Backend) -> gr.Blocks:
             session=session,
             last_job=last_job,
             job=job,
+            licence=licence_panel,
         )
         handlers = Handlers(backend, panels)
         fields = _fields(panels)
@@ -132,6 +135,7 @@ def build(backend: Backend) -> gr.Blocks:
         acted = shown | filled | {tabs, gallery_panel.cards, gallery_panel.count}
         for panel in (result_panel.live, result_panel.player, queue_panel.rows, gallery_panel.cards):
             panel.click(handlers.act, inputs=acting, outputs=list(acted), trigger_mode="multiple", **QUIET)
+        licence_panel.click(handlers.accept_licence, inputs=session, outputs=[licence_panel, problems], **QUIET)
         listed = {session, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
         gr.on(
             [gallery_tab.select, gallery_panel.search.change, gallery_panel.shown.change],
@@ -143,8 +147,8 @@ def build(backend: Backend) -> gr.Blocks:
         )
         gr.on(
             [logs_tab.select, logs_panel.rank.change, logs_panel.refresh.click],
-            lambda rank: backend.log_tail(rank=int(rank)),
-            inputs=logs_panel.rank,
+            handlers.log_tail,
+            inputs=[logs_panel.rank, session],
             outputs=logs_panel.tail,
             **QUIET,
         )
@@ -158,7 +162,7 @@ def build(backend: Backend) -> gr.Blocks:
         demo.load(
             handlers.restore,
             inputs={session, last_job},
-            outputs=list(shown | filled | {session, status, panels.models.rows, panels.canvas.plan}),
+            outputs=list(shown | filled | {session, status, panels.models.rows, panels.canvas.plan, panels.licence}),
             **QUIET,
         )
     return demo

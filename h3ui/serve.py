@@ -15,20 +15,23 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.staticfiles import StaticFiles
+from starlette.types import Scope
 
+from backend.api import SHARED
 from backend.errors import Unavailable
+from backend.http import running
+from backend.http.gate import Gate
 from backend.settings import Settings
 from h3ui.markup import ASSETS_DIR
 
 if TYPE_CHECKING:
     from backend.api import Backend
 
-MAX_UPLOAD = "1gb"  # a 15 s reference clip from a camera is a few hundred MB
 GRACE_S = 3  # open event streams get this long when the program ends
 
 
@@ -36,7 +39,8 @@ GRACE_S = 3  # open event streams get this long when the program ends
 class ServeOptions:
     """Where and how the page is served. `auth` holds (user, password) pairs.
 
-    A share link needs some, unless `share_open` says that anybody who has the link may use this machine.
+    A share link needs some, unless `share_open` says that anybody who has the link may use this machine. `admin` names
+    the user who sees everybody's jobs, the first one when left out.
     """
 
     host: str = "127.0.0.1"
@@ -45,25 +49,59 @@ class ServeOptions:
     share_open: bool = False
     auth: tuple[tuple[str, str], ...] = ()
     open_browser: bool = False
+    admin: str | None = None
+    accept_licence: bool = False
 
 
 def serve(backend: Backend, settings: Settings, options: ServeOptions, announce: Callable[[str], None]) -> None:
     """Serve until SIGTERM or Ctrl-C, then close the backend. `announce` gets the address once the port is open.
 
-    Raises Unavailable when the port is taken or a share link is asked for without a password.
+    Raises Unavailable when the port is taken, or a share link is asked for without a password or the model's licence.
     """
+
+    def announced(url: str) -> None:
+        running.announce(settings, url)
+        announce(url)
+
     try:
-        if options.share and not options.auth and not options.share_open:
-            raise Unavailable("share: a public link needs a password; give --auth USER:PASSWORD as well")
+        grant(backend, options)
         _probe_port(options)
-        server = _Server(build_app(backend, settings, options), options, announce)
+        server = _Server(build_app(backend, settings, options), options, announced)
+        if options.share:
+            announce(backend.caps.sentence())
         server.run()
     finally:
+        running.withdraw(settings)
         backend.close()
 
 
-def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> FastAPI:
-    """The application: `/health`, `/ready`, `/files`, `/studio` (icons) and the page at `/`."""
+def grant(backend: Backend, options: ServeOptions) -> None:
+    """Who may do what, and how much, by how the page is served. Raises Unavailable for what must not be shared."""
+    users = [user for user, _ in options.auth]
+    if options.admin is not None and options.admin not in users:
+        raise Unavailable(f"admin={options.admin}: there is no such user; give --auth {options.admin}:PASSWORD as well")
+    if options.share and not users and not options.share_open:
+        raise Unavailable(
+            "share: a public link needs a password; give --auth USER:PASSWORD as well, or --share-open instead"
+        )
+    if options.accept_licence:
+        backend.accept_licence("--accept-licence")
+    licence = backend.licence()
+    if options.share and licence is not None and not licence.accepted:
+        raise Unavailable(
+            f"share: running the model for others needs the {licence.name} ({licence.url}) to be accepted once; "
+            "read it, then start with --accept-licence"
+        )
+    if users:
+        backend.appoint(f"user:{options.admin or users[0]}")
+    elif options.share or options.host not in ("127.0.0.1", "localhost", "::1"):
+        backend.appoint()  # nobody of the strangers rules
+    if options.share:
+        backend.limit(SHARED)
+
+
+def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Gate:
+    """The application: `/health`, `/ready`, `/files`, `/studio` (icons) and the page at `/`, behind the gate."""
     prepare_process(settings)
     import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
 
@@ -71,14 +109,16 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
     from backend.http.routes import routers
     from h3ui import page, theme
 
+    _fetch_nothing()
     app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)
-    for router in routers(backend, login(options.auth)):
+    open_link = options.share and not options.auth  # strangers would share one owner there: they get the page only
+    for router in routers(backend, None if open_link else login(options.auth)):
         app.include_router(router)
     app.mount("/studio", StaticFiles(directory=ASSETS_DIR / "icons"), name="studio")
     demo = page.build(backend)
     demo.queue(max_size=None, default_concurrency_limit=8)
     script = (ASSETS_DIR / "studio.js").read_text(encoding="utf-8")
-    return gr.mount_gradio_app(
+    app = gr.mount_gradio_app(
         app,
         demo,
         path="/",
@@ -88,7 +128,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
         auth_message="H3 Studio",
         allowed_paths=[],
         blocked_paths=[str(settings.jobs_dir), str(settings.database), str(settings.logs_dir)],
-        max_file_size=MAX_UPLOAD,
+        max_file_size=backend.caps.file_bytes,
         show_error=True,
         ssr_mode=False,
         pwa=False,
@@ -100,6 +140,34 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Fa
         css_paths=ASSETS_DIR / "studio.css",
         head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{script}</script>',
     )
+    return Gate(app, settings.uploads_dir, lambda: backend.caps, _users_of(app))
+
+
+def _users_of(app: FastAPI) -> Callable[[Scope], str | None]:
+    """Who is logged in on the page, by the cookie that Gradio gave."""
+    mounted: list[Any] = [getattr(route, "app", None) for route in app.routes]
+    pages = [page for page in mounted if hasattr(page, "tokens")]
+
+    def user(scope: Scope) -> str | None:
+        cookies = Request(scope).cookies
+        for page in pages:
+            for name in (f"access-token-{page.cookie_id}", f"access-token-unsecure-{page.cookie_id}"):
+                if name in cookies and page.tokens.get(cookies[name]) is not None:
+                    return f"user:{page.tokens[cookies[name]]}"
+        return None
+
+    return user
+
+
+def _fetch_nothing() -> None:
+    """Gradio downloads what a browser names by URL; here nothing is fetched on anybody's behalf."""
+    from gradio import processing_utils
+
+    async def refuse(*_: object) -> Any:
+        raise ValueError("this server fetches nothing from elsewhere; upload the file")
+
+    for name in ("async_ssrf_protected_download", "async_ssrf_protected_get"):
+        setattr(processing_utils, name, refuse)
 
 
 def prepare_process(settings: Settings) -> None:
@@ -116,7 +184,7 @@ def prepare_process(settings: Settings) -> None:
 class _Server(uvicorn.Server):
     """uvicorn with our own signals: the first one ends in order, so that the backend is closed; the second at once."""
 
-    def __init__(self, app: FastAPI, options: ServeOptions, announce: Callable[[str], None]) -> None:
+    def __init__(self, app: Gate, options: ServeOptions, announce: Callable[[str], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

@@ -27,7 +27,6 @@ from backend.types import FPS, GenerationRequest, JobId
 MAX_FIELDS, MAX_FILES = 64, 16
 MAX_FIELD_BYTES = 128 * 2**20  # a data URL
 MAX_LIST = 100
-MAX_WALK = 100_000
 DELETE_WAIT_S = 8.0  # a running job stops at its next step
 DENOISE_SHARE = 85  # per cent of a job's progress; the rest is decoding
 _STATUS = {JobState.QUEUED: "queued", JobState.RUNNING: "in_progress", JobState.SUCCEEDED: "completed"}
@@ -99,13 +98,9 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
 
 def _page(backend: Backend, who: str, after: str, limit: int, order: str) -> tuple[list[JobRecord], bool]:
     """Jobs behind `after` in `order`, at most `limit`, and whether there are more."""
-    if order == "desc" and not after:
-        records = backend.history(owner=who, limit=limit + 1)
-    else:  # an id says nothing of its place: walk to it
-        records = backend.history(owner=who, limit=MAX_WALK)
-        records = records if order == "desc" else records[::-1]
-        ids = [record.id for record in records]
-        records = records[ids.index(JobId(after)) + 1 :] if after in ids else records
+    records = backend.page(
+        owner=who, after=JobId(after) if after else None, limit=limit + 1, oldest_first=order == "asc"
+    )
     return records[:limit], len(records) > limit
 
 

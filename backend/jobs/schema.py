@@ -67,8 +67,8 @@ INSERT INTO meta VALUES ('secret', lower(hex(randomblob(24))));
 def open_database(path: Path) -> tuple[sqlite3.Connection, str | None]:
     """A connection to the database at `path`, made when missing, and a notice for people when it was damaged.
 
-    A damaged file is moved aside, never deleted, and a fresh one is started with the jobs that can still be read. Raises H3Error when the file belongs to a
-    newer version of the program or cannot be opened at all.
+    A damaged file is moved aside, never deleted, and a fresh one is started with what can still be read.
+    Raises H3Error when the file belongs to a newer version of the program or cannot be opened at all.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

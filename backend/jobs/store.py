@@ -19,8 +19,8 @@ from typing import Any
 from backend import codec
 from backend.errors import H3Error, JobNotFound, NotNow
 from backend.events import TERMINAL, Event, Failed, Interrupted, Notice, Queued, Started, Succeeded
-from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
 from backend.jobs.caps import Crowd
+from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
 from backend.jobs.schema import open_database, start_anew
 from backend.types import GenerationRequest, JobId
 

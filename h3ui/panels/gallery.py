@@ -42,18 +42,20 @@ def build() -> GalleryPanel:
     return GalleryPanel(search=search, shown=shown, cards=cards, count=count)
 
 
-def cards_html(records: Sequence[JobRecord], tokens: Mapping[JobId, str], more: bool, filtered: bool) -> str:
+def cards_html(
+    records: Sequence[JobRecord], tokens: Mapping[JobId, str], more: bool, filtered: bool, viewer: str = ""
+) -> str:
     """The grid (`tokens` open the files of each job), or an empty state that says what to do."""
     if not records:
         if filtered:
             return markup.empty("Nothing found", "Change the words or the filter above.")
         return markup.empty("No videos yet", "Everything you make is kept here, with the settings it was made with.")
-    grid = "".join(_card(record, tokens.get(record.id, "")) for record in records)
+    grid = "".join(_card(record, tokens.get(record.id, ""), markup.owner(record.owner, viewer)) for record in records)
     button = f'<div class="more">{markup.button("Show more", "more")}</div>' if more else ""
     return f'<div class="grid">{grid}</div>{button}'
 
 
-def _card(record: JobRecord, token: str) -> str:
+def _card(record: JobRecord, token: str, whose: str) -> str:
     job = markup.text(record.id)
     sampling = record.request.sampling
     when = time.strftime("%d %b %H:%M", time.localtime(record.created_at))
@@ -88,6 +90,7 @@ def _card(record: JobRecord, token: str) -> str:
     return (
         f'<article class="video-card"><button type="button" class="shot{" tall" if tall else ""}" {opened}>'
         f'{picture}{state}</button><div class="card-text"><b>{markup.text(record.title)}</b>'
-        f'<span class="muted num">{when} · {sampling.width} × {sampling.height} · seed {sampling.seed}</span></div>'
+        f'<span class="muted num">{when} · {sampling.width} × {sampling.height} · seed {sampling.seed}</span>'
+        f"{whose}</div>"
         f'<div class="card-buttons">{buttons}</div></article>'
     )

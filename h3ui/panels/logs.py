@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import gradio as gr
 
+PROGRAM = -1  # stands for the log of the program itself
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogsPanel:
@@ -23,7 +25,7 @@ def build(world_size: int) -> LogsPanel:
     """Create the components in the current layout block."""
     with gr.Row(elem_classes="toolbar"):
         rank = gr.Dropdown(
-            choices=[(f"Rank {number}", number) for number in range(world_size)],
+            choices=[("Program", PROGRAM)] + [(f"Rank {number}", number) for number in range(world_size)],
             value=0,
             label="Log of",
             filterable=False,

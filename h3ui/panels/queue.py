@@ -27,20 +27,39 @@ def build() -> QueuePanel:
     return QueuePanel(rows=rows)
 
 
-def rows_html(records: Sequence[JobRecord], shown: str | None = None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stand:
+    """How the queue stands for whoever looks: `viewer` owns the jobs that need no name."""
+
+    viewer: str = ""
+    paused: bool = False
+    may_pause: bool = False
+    limits: str = ""
+
+
+def rows_html(records: Sequence[JobRecord], shown: str | None = None, stand: Stand | None = None) -> str:
     """The list, or how to make it grow."""
+    stand = stand or Stand()
+    pause = ""
+    if stand.may_pause:
+        label, action = ("Let the queue go on", "resume") if stand.paused else ("Pause the queue", "pause")
+        pause = markup.button(label, action)
+    held = markup.note("The queue is paused: nothing more is started.", "warn") if stand.paused else ""
+    limits = f'<p class="muted">{markup.text(stand.limits)}</p>' if stand.limits else ""
     if not records:
         return (
-            '<div class="card-head"><h3>Queue</h3></div><p class="muted">Nothing waits. '
-            "You can add jobs while one runs; they go on when this tab is closed.</p>"
+            f'<div class="card-head"><h3>Queue</h3>{pause}</div>{held}<p class="muted">Nothing waits. '
+            f"You can add jobs while one runs; they go on when this tab is closed.</p>{limits}"
         )
     waiting = sum(record.state is JobState.QUEUED for record in records)
-    rows = "".join(_row(record, record.id == shown, waiting) for record in records)
-    head = f'<div class="card-head"><h3>Queue</h3><span class="muted">{waiting} waiting</span></div>'
-    return f'{head}<ol class="queue">{rows}</ol>'
+    rows = "".join(
+        _row(record, record.id == shown, waiting, markup.owner(record.owner, stand.viewer)) for record in records
+    )
+    head = f'<div class="card-head"><h3>Queue</h3><span class="muted">{waiting} waiting</span>{pause}</div>{held}'
+    return f'{head}<ol class="queue">{rows}</ol>{limits}'
 
 
-def _row(record: JobRecord, shown: bool, waiting: int) -> str:
+def _row(record: JobRecord, shown: bool, waiting: int, whose: str) -> str:
     running = record.state is JobState.RUNNING
     place = (
         '<span class="pill live">running</span>' if running else f'<span class="pill">{record.position or "–"}</span>'
@@ -59,4 +78,4 @@ def _row(record: JobRecord, shown: bool, waiting: int) -> str:
         )
     cancel = markup.button("Cancel this job", "cancel", symbol="close", kind="icon", job=record.id)
     current = ' class="current" aria-current="true"' if shown else ""
-    return f'<li{current}>{place}{title}<span class="row-buttons">{moves}{cancel}</span></li>'
+    return f'<li{current}>{place}{title}{whose}<span class="row-buttons">{moves}{cancel}</span></li>'

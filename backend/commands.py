@@ -25,12 +25,13 @@ from backend.checkpoints import catalog
 from backend.errors import CheckpointError, InvalidRequest, MediaRefused, Problem, Unavailable
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.hardware.probe import Hardware, probe
+from backend.hardware.report import forecast_lines
 from backend.jobs.lock import InstanceLock
 from backend.media import mp4
 from backend.media.inspection import Inspection, inspect_file, render_report
 from backend.presets import pick
 from backend.settings import COMMAND_FOLDER, Settings
-from backend.types import GenerationRequest, Geometry, JobId, MediaReport
+from backend.types import GenerationRequest, Geometry, JobId, MediaReport, Sampling
 
 GIB = 1 << 30
 COMMAND_START_S = 60.0  # a younger folder may belong to a command that has not taken its lock yet
@@ -210,12 +211,16 @@ def _cancel_on_signal(backend: Backend, job: JobId) -> Iterator[threading.Event]
             signal.signal(number, handler)
 
 
-def examine_machine(settings: Settings, preset: str | None) -> tuple[dict[str, object], str]:
+def examine_machine(settings: Settings, preset: str | None, fleets: int | None = None) -> tuple[dict[str, object], str]:
     """What `doctor` says, as JSON values and as text."""
-    hardware = probe(settings.data_dir)
-    with private_state(settings) as private, contextlib.closing(Backend(private, preset=preset)) as backend:
+    hardware = probe(settings.data_dir, settings.gpus)
+    with (
+        private_state(settings) as private,
+        contextlib.closing(Backend(private, preset=preset, fleets=fleets)) as backend,
+    ):
         choice = backend.choice()
         statuses = backend.presets()
+        forecast = backend.forecast(_usual_request(backend))
     checkpoints = catalog.list_checkpoints(settings)
     report: dict[str, object] = {
         "hardware": codec.encode(hardware),
@@ -225,6 +230,8 @@ def examine_machine(settings: Settings, preset: str | None) -> tuple[dict[str, o
         ],
         "chosen": choice.preset.name,
         "reason": choice.reason,
+        "fleets": choice.fleets,
+        "forecast": codec.encode(forecast),
         "checkpoints": [codec.encode(checkpoint) for checkpoint in checkpoints],
         "data_dir": str(settings.data_dir),
     }
@@ -233,16 +240,25 @@ def examine_machine(settings: Settings, preset: str | None) -> tuple[dict[str, o
         f"  {'fits' if s.unavailable is None else 'no  '}  {s.preset.name:<12} {s.unavailable or s.preset.title}"
         for s in statuses
     ]
-    lines += ["", f"Chosen: {choice.preset.name}. {choice.reason}", "", "Checkpoints"]
+    lines += ["", f"Chosen: {choice.preset.name}. {choice.reason}", "", *forecast_lines(forecast), "", "Checkpoints"]
     lines += [_checkpoint_line(checkpoint) for checkpoint in checkpoints]
     lines += ["", f"Data folder: {settings.data_dir}"]
     return report, "\n".join(lines)
 
 
+def _usual_request(backend: Backend) -> GenerationRequest:
+    """Five seconds on the default canvas, to show what a clip costs here."""
+    steps = backend.checkpoint().default_steps
+    return GenerationRequest(prompt="a usual clip", sampling=Sampling(num_inference_steps=steps))
+
+
 def _hardware_lines(hardware: Hardware) -> list[str]:
     lines = ["Machine"]
     for gpu in hardware.gpus:
-        lines.append(f"  GPU {gpu.index}: {gpu.name}, {gpu.memory_free_gib:.1f} of {gpu.memory_total_gib:.1f} GiB free")
+        free = f"{gpu.memory_free_gib:.1f} of {gpu.memory_total_gib:.1f} GiB free"
+        slice_of = ", a MIG slice" if gpu.mig else f", {gpu.link}"
+        others = f", used by {len(gpu.users)} processes" if gpu.users else ""
+        lines.append(f"  GPU {gpu.index}: {gpu.name}, {free}{slice_of}{others}, {gpu.uuid}")
     if not hardware.gpus:
         lines.append("  GPU: none found")
     lines.append(f"  RAM: {hardware.ram_free_gib:.1f} of {hardware.ram_total_gib:.1f} GiB free")

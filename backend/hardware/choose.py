@@ -150,6 +150,10 @@ def _demand(preset: HardwarePreset) -> tuple[int, float, float, str]:
     return gpus_of(preset), needs.gpu_memory_gib, needs.host_ram_gib, preset.name
 
 
+def _least_memory(preset: HardwarePreset) -> tuple[float, int]:
+    return preset.requires.gpu_memory_gib, gpus_of(preset)
+
+
 def _reason(
     best: HardwarePreset, offered: list[HardwarePreset], hardware: Hardware, checkpoint: CheckpointState
 ) -> str:
@@ -162,7 +166,9 @@ def _reason(
     if unloaded:
         first = max(unloaded, key=_demand)
         return f"{first.title} would fit, but its model is missing ({checkpoint(first)}): {best.title}."
-    return f"No GPU preset fits ({_why_not(wanting, hardware, checkpoint)}): {best.title}."
+    nearest = {min(wanting, key=_demand).name, min(wanting, key=_least_memory).name}  # fewer GPUs, or smaller ones
+    said = [preset for preset in wanting if preset.name in nearest]
+    return f"No GPU preset fits ({_why_not(said, hardware, checkpoint)}): {best.title}."
 
 
 def _why_not(presets: list[HardwarePreset], hardware: Hardware, checkpoint: CheckpointState) -> str:

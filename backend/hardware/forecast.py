@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from backend import limits
 from backend.errors import Problem
 from backend.hardware import rates
+from backend.hardware.choose import lacking
 from backend.hardware.model_size import GIB, ModelSize
 from backend.hardware.placement import FORMULA, Part, Placement, place
 from backend.hardware.probe import Hardware
@@ -193,7 +194,7 @@ def _changes(hardware: Hardware, question: Question) -> Iterator[str]:
             yield f"a canvas of {width}x{height}"
             break
     for other in question.others:
-        if other.name != preset.name and fits(shape, other):
+        if other.name != preset.name and lacking(other, hardware) is None and fits(shape, other):
             yield f"preset {other.name}"
             break
 

@@ -1,0 +1,37 @@
+"""A forecast in lines of text, for the command line: which rank on which GPU, memory by part, seconds by stage.
+
+Knows words only; every number comes from the forecast.
+"""
+
+from __future__ import annotations
+
+from backend.hardware.forecast import Forecast
+from backend.hardware.placement import RankPlace
+from backend.types import FPS
+
+
+def forecast_lines(forecast: Forecast) -> list[str]:
+    """A heading and one line a rank, stage and disk part; a refusal takes the place of the seconds."""
+    shape, placement = forecast.shape, forecast.placement
+    seconds = shape.num_frames / FPS
+    lines = [f"A clip of {shape.width}x{shape.height}, {seconds:.1f} s, {shape.forwards} forwards on {forecast.preset}"]
+    lines += [f"  {_rank(rank)}" for rank in placement.ranks]
+    host = ", ".join(f"{part.name} {part.gib:.1f}" for part in placement.host)
+    lines.append(f"  host RAM {placement.host_gib:.1f} GiB: {host}")
+    lines.append(
+        f"  disk {forecast.disk_gib:.2f} GiB: " + ", ".join(f"{part.name} {part.gib:.2f}" for part in forecast.disk)
+    )
+    if forecast.refusal is not None:
+        return [*lines, f"  does not fit: {forecast.refusal}"]
+    lines += [f"  {time.stage.value:<8} {time.seconds:8.1f} s  {time.basis}" for time in forecast.times]
+    return [*lines, f"  in all   {forecast.total_s:8.1f} s"]
+
+
+def _rank(rank: RankPlace) -> str:
+    peak = rank.peak
+    parts = ", ".join(f"{part.name} {part.gib:.1f}" for part in peak.parts if part.gib >= 0.05)
+    if rank.gpu is None:
+        return f"rank {rank.rank} on the CPU: {peak.gib:.2f} GiB beside its libraries, most in {peak.stage.value}"
+    where = f"GPU {rank.gpu.index} ({rank.gpu.name})"
+    memory = f"{peak.gib:.1f} of {rank.gpu.memory_total_gib:.1f} GiB in {peak.stage.value}"
+    return f"rank {rank.rank} on {where}: {memory}: {parts}"

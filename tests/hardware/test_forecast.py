@@ -1,0 +1,197 @@
+"""Seconds and refusals: measured and published times are met, finished jobs correct them, a way out really fits."""
+
+import dataclasses
+import re
+
+import pytest
+from shapes import machine, shape
+
+from backend import presets
+from backend.hardware import rates
+from backend.hardware.forecast import FinishedJob, Question, forecast, scaled_shape
+from backend.hardware.model_size import ModelSize
+from backend.hardware.placement import place
+from backend.hardware.report import forecast_lines
+from backend.hardware.request_shape import shape_of
+from backend.presets import HardwarePreset, Parallel
+from backend.types import (
+    GenerationRequest,
+    Geometry,
+    MediaReport,
+    Reference,
+    ReferenceKind,
+    Sampling,
+    Stage,
+    Task,
+)
+
+SIZE = ModelSize()
+SHIPPED = presets.hardware_presets()
+BASE = HardwarePreset(name="x", title="", description="", source="", checkpoint="")
+
+
+def ulysses(ranks, **more):
+    return dataclasses.replace(BASE, world_size=ranks, parallel=Parallel(ulysses_degree=ranks, **more))
+
+
+def question(preset, asked, **more):
+    return Question(preset=preset, shape=asked, size=SIZE, shape_at=lambda *at: scaled_shape(asked, *at), **more)
+
+
+def h200(count):
+    return machine(count, 140.4, name="NVIDIA H200", links=18)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "canvas", "measured", "tolerance"),
+    [
+        (1, (960, 544, 124), 2.017, 0.01),  # bench/results/step.json
+        (1, (1344, 768, 124), 5.375, 0.01),
+        (1, (1344, 768, 209), 12.530, 0.01),
+        (1, (1344, 768, 345), 32.7, 0.12),  # performance.md 2, OpenVDN dense: another program, longer than any measured
+        (2, (1344, 768, 209), 6.75, 0.05),  # performance.md 1, two H200s
+        (2, (1344, 768, 124), 2.98, 0.05),
+        (4, (1344, 768, 124), 1.464, 0.05),  # performance.md 2, SGLang Ulysses 4 and 8 of a similar kernel
+        (8, (1344, 768, 124), (39.7 - 1.3) / 49, 0.05),
+    ],
+)
+def test_steps_take_as_long_as_measured(ranks, canvas, measured, tolerance):
+    gpu = h200(1).gpus[0]
+    step = rates.step(ulysses(ranks), shape(*canvas), SIZE, gpu)
+    assert step.seconds == pytest.approx(measured, rel=tolerance)
+    assert "measured on NVIDIA H200 (step.json)" in step.basis
+
+
+def test_an_unmeasured_card_is_scaled_by_its_data_sheet_and_says_so():
+    h100 = machine(1, name="NVIDIA H100 80GB HBM3").gpus[0]
+    step = rates.step(BASE, shape(1344, 768, 209), SIZE, h100)
+    assert step.seconds == pytest.approx(12.53, rel=0.06)  # the H200's silicon with other memory
+    assert "65% of NVIDIA H100 80GB HBM3's nominal 989" in step.basis
+    strange = rates.step(BASE, shape(1344, 768, 209), SIZE, machine(1, name="Voodoo 3").gpus[0])
+    assert "a guess" in strange.basis
+
+
+def test_slow_links_cost_more_than_fast_ones():
+    fast = rates.step(ulysses(4), shape(1344, 768, 209), SIZE, h200(1).gpus[0]).seconds
+    slow = rates.step(ulysses(4), shape(1344, 768, 209), SIZE, machine(1, 140.4, name="NVIDIA H200").gpus[0]).seconds
+    assert 1.2 * fast < slow < 4 * fast
+
+
+def test_decoding_takes_as_long_as_measured():
+    gpu = h200(1).gpus[0]
+    assert rates.decode(BASE, shape(1344, 768, 209), gpu).seconds == pytest.approx(8.44, rel=0.01)  # decode.json mp4_s
+    split = rates.decode(ulysses(4), shape(1344, 768, 209), gpu).seconds
+    assert split < 8.44 / 2
+
+
+def test_every_number_has_a_basis():
+    answer = forecast(h200(4), question(SHIPPED["4x141gb"], shape(1344, 768, 124)))
+    assert [time.stage for time in answer.times] == list(Stage)
+    assert all(time.basis and time.seconds >= 0 for time in answer.times)
+    assert all(part.basis for rank in answer.placement.ranks for stage in rank.stages for part in stage.parts)
+    assert all(part.basis for part in (*answer.disk, *answer.placement.host))
+    assert answer.refusal is None
+    assert answer.total_s == sum(time.seconds for time in answer.times)
+    text = "\n".join(forecast_lines(answer))
+    assert "rank 3 on GPU 3 (NVIDIA H200)" in text
+    assert "in all" in text
+
+
+def test_finished_jobs_correct_each_stage():
+    preset, asked = SHIPPED["1x141gb"], shape(1344, 768, 209)
+    plain = {time.stage: time for time in forecast(h200(1), question(preset, asked)).times}
+    past = shape(960, 544, 124)
+    was = {time.stage: time.seconds for time in forecast(h200(1), question(preset, past)).times}
+    slow = FinishedJob(shape=past, seconds={stage: 1.3 * seconds for stage, seconds in was.items()})
+    warm = FinishedJob(shape=past, seconds={**slow.seconds, Stage.LOAD: 0.0})
+    for history, words in (((slow,), "from one of your"), ((slow, warm, warm), "from 3 of your finished jobs")):
+        told = {time.stage: time for time in forecast(h200(1), question(preset, asked, history=history)).times}
+        for stage in (Stage.ENCODE, Stage.DENOISE, Stage.DECODE, Stage.LOAD):
+            assert told[stage].seconds == pytest.approx(
+                1.3 * plain[stage].seconds
+            )  # a warm job says nothing of loading
+        assert words in told[Stage.DENOISE].basis
+    loaded = {time.stage: time for time in forecast(h200(1), question(preset, asked, warm=True)).times}
+    assert loaded[Stage.LOAD].seconds == 0
+    assert "loaded already" in loaded[Stage.LOAD].basis
+
+
+def test_a_refusal_names_changes_that_really_fit():
+    """Many references on four cards of 24 GB: the longest clip is too much, and each way out that is named fits."""
+    hardware, preset = machine(4, 23.99, name="NVIDIA GeForce RTX 4090"), SHIPPED["4x24gb"]
+    asked = question(preset, shape(1344, 768, 362, condition_rows=140_000), others=(SHIPPED["8x80gb"],))
+    problem = forecast(hardware, asked).refusal
+    assert problem is not None
+    assert problem.field == "memory"
+    assert problem.value == "1344x768, 362 frames on 4x24gb"
+    assert "rank 0 needs" in problem.rule
+    frames = re.search(r"(\d+) frames \(", problem.way_out)
+    canvas = re.search(r"a canvas of (\d+)x(\d+)", problem.way_out)
+    assert place(hardware, preset, asked.shape_at(1344, 768, int(frames[1])), SIZE).lacks is None
+    assert place(hardware, preset, asked.shape_at(1344, 768, int(frames[1]) + 17), SIZE).lacks is not None
+    assert place(hardware, preset, asked.shape_at(int(canvas[1]), int(canvas[2]), 362), SIZE).lacks is None
+    assert "8x80gb" not in problem.way_out  # it would need eight cards of 80 GB
+
+
+def test_another_preset_is_the_way_out_where_only_that_helps():
+    hardware = machine(4, 79.65)
+    asked = question(BASE, shape(1344, 768, 124), others=(SHIPPED["4x80gb"],))
+    problem = forecast(hardware, asked).refusal
+    assert str(problem) == (
+        "memory=1344x768, 124 frames on x: rank 0 needs 96.0 GiB in stage denoise, H100 has 78.2 GiB usable; "
+        "what fits: preset 4x80gb"
+    )
+    alone = forecast(hardware, question(BASE, shape(1344, 768, 124))).refusal
+    assert "no preset of this machine holds it" in str(alone)
+
+
+def test_a_full_disk_is_told_before_the_job():
+    full = machine(1, 140.4, disk=0.5)
+    problem = forecast(full, question(SHIPPED["1x141gb"], shape(1344, 768, 124))).refusal
+    assert str(problem) == "disk=0.9 GiB: 0.5 GiB are free on the disk; free some space"
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------
+
+
+def ask(tmp_path, frames=209, first=False, references=(), width=1344, height=768):
+    sampling = Sampling(num_frames=frames, width=width, height=height)
+    keyframe = tmp_path / "k.png" if first else None
+    return GenerationRequest(prompt="x" * 400, first_frame=keyframe, references=references, sampling=sampling)
+
+
+@pytest.mark.parametrize(
+    ("canvas", "frames", "video", "audio", "tiles", "chunks"),
+    [
+        ((1344, 768), 209, 62_496, 696, 28, 12),  # h3-facts 3 and 6
+        ((1344, 768), 124, 37_296, 414, 28, 7),
+        ((960, 544), 124, 18_870, 414, 15, 7),
+    ],
+)
+def test_rows_of_the_facts(tmp_path, canvas, frames, video, audio, tiles, chunks):
+    found = shape_of(ask(tmp_path, frames, width=canvas[0], height=canvas[1]), Geometry(), {})
+    assert (found.video_rows, found.audio_rows, found.tiles, found.chunks) == (video, audio, tiles, chunks)
+    assert found.timesteps == 2
+    assert found.text_rows == 140  # 400 bytes at four a token, and the template
+
+
+def test_keyframes_and_references_add_rows_and_timesteps(tmp_path):
+    keyed = shape_of(ask(tmp_path, first=True), Geometry(), {})
+    assert (keyed.task, keyed.timesteps, keyed.condition_rows) == (Task.FL2VA, 3, 42 * 24)
+    paths = [tmp_path / name for name in ("a.png", "b.mp4", "c.wav")]
+    media = {
+        paths[0]: MediaReport(name="a", kind=ReferenceKind.IMAGE, container="PNG", width=1000, height=1000),
+        paths[1]: MediaReport(
+            name="b", kind=ReferenceKind.VIDEO, container="MP4", width=1920, height=1080, duration_s=5
+        ),
+        paths[2]: MediaReport(name="c", kind=ReferenceKind.AUDIO, container="WAV", duration_s=4),
+    }
+    counts = []
+    for amount in (1, 2, 3):
+        references = tuple(Reference(path=path) for path in paths[:amount])
+        counts.append(shape_of(ask(tmp_path, references=references), Geometry(), media))
+    assert [item.timesteps for item in counts] == [3, 3, 4]  # a silent video and a picture share theirs: h3-facts 3
+    assert counts[0].condition_rows == 64 * 64  # 2048 px short edge, 32 px a row
+    # 5 s are 120 frames, cut to 107: 5 * 6 + 2 latents of 42 x 24 rows
+    assert counts[1].condition_rows - counts[0].condition_rows == 32 * 42 * 24
+    assert counts[2].condition_rows - counts[1].condition_rows == 2 * 160  # 40 latents a second, two channels

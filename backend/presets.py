@@ -18,6 +18,7 @@ from backend.types import EncoderSettings
 PRESETS_DIR = Path(__file__).resolve().parent.parent / "presets"
 NUM_ATTENTION_HEADS = 56  # transformer/config.json
 ULYSSES_DEGREES = (1, 2, 4, 7, 8)  # divisors of 56 heads up to one host of 8, h3-facts 6
+CONDITIONER_DEGREES = (1, 2, 4, 8)  # divide its 8 key and value heads, h3-facts 6
 
 
 class EngineName(StrEnum):
@@ -180,6 +181,19 @@ def _check_parallel(name: str, preset: HardwarePreset) -> None:
         )
     if preset.world_size < 1:
         raise PresetError(f"{file}: world_size={preset.world_size}: must be at least 1")
+    ranks, readers = degree * tensor, preset.parallel.conditioner_tensor_parallel
+    if preset.engine is EngineName.NATIVE and preset.world_size != ranks:
+        raise PresetError(
+            f"{file}: world_size={preset.world_size}: must be parallel.ulysses_degree={degree} times "
+            f"tensor_parallel_size={tensor}, {ranks}"
+        )
+    if readers not in CONDITIONER_DEGREES or readers > preset.world_size:
+        raise PresetError(
+            f"{file}: parallel.conditioner_tensor_parallel={readers}: must be one of {CONDITIONER_DEGREES}, "
+            f"and no more than world_size={preset.world_size}"
+        )
+    if preset.parallel.fsdp and degree == 1:
+        raise PresetError(f"{file}: parallel.fsdp=true: needs an ulysses_degree over 1, whose ranks hold the shards")
     if not 0 <= preset.fleets <= 8:
         raise PresetError(f"{file}: fleets={preset.fleets}: must be 0 (as many as fit) to 8")
     if preset.device is Device.CUDA and preset.requires.gpus not in (0, preset.world_size):

@@ -71,6 +71,13 @@ def test_an_unmeasured_card_is_scaled_by_its_data_sheet_and_says_so():
     assert "a guess" in strange.basis
 
 
+def test_two_consumer_cards_are_near_what_was_published():
+    """vLLM-Omni on two RTX 5090s: 8 min 38 s for 1344x768, 124 frames, 50 steps, everything included."""
+    hardware = machine(2, 31.84, name="NVIDIA GeForce RTX 5090")
+    answer = forecast(hardware, question(SHIPPED["2x32gb"], shape(1344, 768, 124), warm=True))
+    assert answer.total_s == pytest.approx(8 * 60 + 38, rel=0.25)
+
+
 def test_slow_links_cost_more_than_fast_ones():
     fast = rates.step(ulysses(4), shape(1344, 768, 209), SIZE, h200(1).gpus[0]).seconds
     slow = rates.step(ulysses(4), shape(1344, 768, 209), SIZE, machine(1, 140.4, name="NVIDIA H200").gpus[0]).seconds

@@ -26,6 +26,7 @@ from backend.errors import CheckpointError, InvalidRequest, MediaRefused, Proble
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.hardware.probe import Hardware, probe
 from backend.hardware.report import forecast_lines
+from backend.http import running
 from backend.jobs.lock import InstanceLock
 from backend.media import mp4
 from backend.media.inspection import Inspection, inspect_file, render_report
@@ -234,6 +235,7 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
         "forecast": codec.encode(forecast),
         "checkpoints": [codec.encode(checkpoint) for checkpoint in checkpoints],
         "data_dir": str(settings.data_dir),
+        "running": (now := running.ask(settings)),
     }
     lines = [*_hardware_lines(hardware), "", "Presets"]
     lines += [
@@ -242,8 +244,15 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
     ]
     lines += ["", f"Chosen: {choice.preset.name}. {choice.reason}", "", *forecast_lines(forecast), "", "Checkpoints"]
     lines += [_checkpoint_line(checkpoint) for checkpoint in checkpoints]
-    lines += ["", f"Data folder: {settings.data_dir}"]
+    lines += ["", _running_line(now), f"Data folder: {settings.data_dir}"]
     return report, "\n".join(lines)
+
+
+def _running_line(now: dict[str, Any] | None) -> str:
+    if now is None:
+        return "Running now: no"
+    reason = f" ({now['reason']})" if now["reason"] else ""
+    return f"Running now: {now['state']}{reason}, {now['queued']} waiting, at {now['url']} as process {now['pid']}"
 
 
 def _usual_request(backend: Backend) -> GenerationRequest:

@@ -140,6 +140,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         css_paths=ASSETS_DIR / "studio.css",
         head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{script}</script>',
     )
+    demo.has_launched = True  # mounting forgets it, and Gradio then takes any path a browser names for an upload
     return Gate(app, settings.uploads_dir, lambda: backend.caps, _users_of(app))
 
 

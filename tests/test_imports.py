@@ -14,7 +14,14 @@ LEAVES = {"types", "events", "errors", "codec", "limits", "presets", "settings"}
 ARROWS = {
     "app": {"h3ui", "backend.api", "backend.commands", "backend.media"},
     "h3ui": {"backend.api", "backend.http", "backend.jobs.records"},
-    "backend.commands": {"backend.api", "backend.checkpoints", "backend.hardware", "backend.jobs.lock", "backend.media"},
+    "backend.commands": {
+        "backend.api",
+        "backend.checkpoints",
+        "backend.hardware",
+        "backend.http.running",
+        "backend.jobs.lock",
+        "backend.media",
+    },
     "backend.api": {
         "backend.jobs",
         "backend.engines",

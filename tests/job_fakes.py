@@ -144,6 +144,7 @@ def fake_probe(path: Path, field: str, keyframe: bool) -> MediaReport:
 @dataclass(frozen=True)
 class FakeCheckpoint:
     name: str = "tiny"
+    source: str = "built in"
     folder: Path | None = None
     geometry: Geometry = GEOMETRY
     ready: bool = True

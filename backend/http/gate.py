@@ -243,7 +243,7 @@ def _held(folder: Path) -> int:
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
+            total += path.stat().st_size if path.is_file() else 0
     return total
 
 

@@ -23,9 +23,14 @@ _ACTIVATION_REACH = 6
 def count_frames(vae: Any, num_latent_frames: int) -> int:
     """Frames that `num_latent_frames` latents decode to: `17 n + 5` for `5 n + 2`."""
     num_chunks, pad_tokens = _chunks(vae, num_latent_frames)
-    kept = vae.tokens_chunk_size * vae.temporal_compression_ratio - vae.frame_pre_padding
+    kept = frames_of_a_clip(vae)
     overlap = vae.frame_overlap if vae.config.token_drop > 0 else 0
     return num_chunks * kept + overlap - _pad_frames(vae, num_latent_frames, pad_tokens)
+
+
+def frames_of_a_clip(vae: Any) -> int:
+    """Frames that a clip adds to the video."""
+    return vae.tokens_chunk_size * vae.temporal_compression_ratio - vae.frame_pre_padding
 
 
 @torch.no_grad()
@@ -55,15 +60,26 @@ def _uint8_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor]
 
 
 @torch.no_grad()
+def clips(vae: Any, latents: Tensor) -> Iterator[Tensor]:
+    """What `video_chunks` decodes, clip by clip, (1, 24, t, h, w): for a rank that helps the one which calls that."""
+    yield from _clips(vae, _denormalized(vae, latents))
+
+
+@torch.no_grad()
 def audio_chunks(audio_vae: Any, audio_latents: Tensor) -> Iterator[Tensor]:
     """Decode normalized audio latents (2, 32, A); yields float32 CPU chunks (2, samples), 800 samples a latent."""
     latents = _denormalized(audio_vae, audio_latents)
     hop, count, context = audio_vae.hop_length, latents.shape[-1], audio_context(audio_vae)
-    for start in range(0, count, AUDIO_CHUNK):
+    for start in audio_chunk_starts(count):
         stop = min(start + AUDIO_CHUNK, count)
         left, right = max(0, start - context), min(count, stop + context)
         samples = audio_vae.decode(latents[..., left:right], return_dict=False)[0]
         yield samples[:, 0, (start - left) * hop : (stop - left) * hop].float().cpu()
+
+
+def audio_chunk_starts(count: int) -> range:
+    """Where the chunks of `count` audio latents begin."""
+    return range(0, count, AUDIO_CHUNK)
 
 
 def audio_context(audio_vae: Any) -> int:
@@ -94,15 +110,10 @@ def _denormalized(vae: Any, latents: Tensor) -> Tensor:
 
 def _float_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor], Tensor]) -> Iterator[Tensor]:
     """`_decode` of diffusers as a generator: chunks (1, 3, n, H, W) in the VAE's own pixel space."""
-    z = latents.to(get_parameter_dtype(vae.post_quant_conv))
-    num_chunks, pad_tokens = _chunks(vae, z.shape[2])
-    if pad_tokens > 0:
-        z = torch.cat([z, z[:, :, -1:].repeat(1, 1, pad_tokens, 1, 1)], dim=2)
     frames = vae.tokens_chunk_size * vae.temporal_compression_ratio  # decoded from one chunk of latents
     overlap: Tensor | None = None
-    for index in range(num_chunks):
-        start = index * vae.tokens_chunk_size
-        clip = decode_clip(vae, z[:, :, start : start + vae.tokens_chunk_size + vae.token_overlap])
+    for z in _clips(vae, latents):
+        clip = decode_clip(vae, z)
         chunk = clip[:, :, :frames][:, :, vae.frame_pre_padding :]
         if overlap is not None:
             chunk = vae._blend(overlap, chunk, vae.frame_overlap, dim=-3)
@@ -113,6 +124,16 @@ def _float_chunks(vae: Any, latents: Tensor, decode_clip: Callable[[Any, Tensor]
         yield chunk
     if overlap is not None:
         yield overlap
+
+
+def _clips(vae: Any, latents: Tensor) -> Iterator[Tensor]:
+    """Overlapping clips of denormalized latents in the decoder's type, the last one filled up with the last latent."""
+    z = latents.to(get_parameter_dtype(vae.post_quant_conv))
+    num_chunks, pad_tokens = _chunks(vae, z.shape[2])
+    if pad_tokens > 0:
+        z = torch.cat([z, z[:, :, -1:].repeat(1, 1, pad_tokens, 1, 1)], dim=2)
+    for start in range(0, num_chunks * vae.tokens_chunk_size, vae.tokens_chunk_size):
+        yield z[:, :, start : start + vae.tokens_chunk_size + vae.token_overlap]
 
 
 def _chunks(vae: Any, num_latent_frames: int) -> tuple[int, int]:

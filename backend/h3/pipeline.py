@@ -69,10 +69,13 @@ class Pipeline:
         self._forward = self.hooks.prepare_transformer(getattr(self.components, wanted))
 
     @torch.no_grad()
-    def generate(self, request: GenerationRequest, media: PreparedMedia, sink: Sink, monitor: Monitor) -> Generated:
+    def generate(
+        self, request: GenerationRequest, media: PreparedMedia, sink: Sink | None, monitor: Monitor
+    ) -> Generated | None:
         """Render a resolved request (canvas and seed concrete); sound, then frames go to `sink` as they are decoded.
 
-        Raises Stopped where the monitor asks for it.
+        Without a sink this rank takes its part in what another one renders, asks its monitor as often, and returns
+        None. Raises Stopped where the monitor asks for it.
         """
         steps = request.sampling.num_inference_steps - 1
         task = request.task
@@ -100,6 +103,9 @@ class Pipeline:
         del state
 
         _enter(monitor, Stage.DECODE, "", steps, steps)
+        if sink is None:
+            self._help_decode(latents, audio_latents, monitor, steps)
+            return None
         audio = self._decode_audio(audio_latents, sink, monitor, steps)
         self._decode_video(latents, sink, monitor, steps)
         return Generated(latents=latents.float().cpu(), audio_latents=audio_latents.float().cpu(), audio=audio)
@@ -109,8 +115,7 @@ class Pipeline:
         parts = []
         for samples in decode.audio_chunks(self.components.audio_vae, audio_latents):
             parts.append(samples)
-            if monitor.should_stop():
-                raise Stopped(Stage.DECODE, steps, steps)
+            _go_on(monitor, steps)
         audio = torch.cat(parts, dim=-1)
         sink.audio(audio.numpy())
         return audio
@@ -118,13 +123,31 @@ class Pipeline:
     def _decode_video(self, latents: Tensor, sink: Sink, monitor: Monitor, steps: int) -> None:
         vae = self.components.vae
         self._place(("vae",))
+
+        def decode_clip(vae: Any, clip: Tensor) -> Tensor:
+            # Asked before a clip and nowhere else: frames reach the host later than the next clip is started, and all
+            # ranks must have started as many clips when they agree to stop.
+            _go_on(monitor, steps)
+            return self.hooks.decode_clip(vae, clip)
+
         done, total = 0, decode.count_frames(vae, latents.shape[2])
-        for frames in decode.video_chunks(vae, latents, self.hooks.decode_clip, self.hooks.to_host):
+        for frames in decode.video_chunks(vae, latents, decode_clip, self.hooks.to_host):
             sink.video(frames.numpy())
             done += frames.shape[0]
             monitor.frames(done, total)
-            if done < total and monitor.should_stop():
-                raise Stopped(Stage.DECODE, steps, steps)
+
+    def _help_decode(self, latents: Tensor, audio_latents: Tensor, monitor: Monitor, steps: int) -> None:
+        """What a rank without a sink does while another decodes: the same questions, and its share of each clip."""
+        for _ in decode.audio_chunk_starts(audio_latents.shape[-1]):
+            _go_on(monitor, steps)
+        vae, total = self.components.vae, decode.count_frames(self.components.vae, latents.shape[2])
+        if self.hooks.help_decode is not None:
+            self._place(("vae",))
+        for number, clip in enumerate(decode.clips(vae, latents), start=1):
+            _go_on(monitor, steps)
+            if self.hooks.help_decode is not None:
+                self.hooks.help_decode(vae, clip)
+            monitor.frames(min(number * decode.frames_of_a_clip(vae), total), total)
 
     def _run(self, blocks: Iterable[Any], state: PipelineState) -> None:
         for block in blocks:
@@ -133,6 +156,12 @@ class Pipeline:
     def _place(self, names: tuple[str, ...]) -> None:
         if self.hooks.place is not None and names:
             self.hooks.place({name: getattr(self.components, name) for name in names})
+
+
+def _go_on(monitor: Monitor, steps: int) -> None:
+    """Raises Stopped where the monitor asks to stop decoding."""
+    if monitor.should_stop():
+        raise Stopped(Stage.DECODE, steps, steps)
 
 
 def _enter(monitor: Monitor, stage: Stage, detail: str, step: int, steps: int) -> None:

@@ -82,7 +82,8 @@ class Hooks:
         what it returns) leaves it to the libraries' own loaders.
     prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
     begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
-    decode_clip: decodes one clip of latents (see `stock_decode_clip`).
+    decode_clip: decodes one clip of latents (see `stock_decode_clip`), on the rank that has a sink.
+    help_decode: does a rank's share of a clip that the rank with the sink decodes; None: that one decodes alone.
     to_host: brings decoded uint8 chunks to the CPU, in order; may start a chunk before it hands out the one before.
     place: the named modules are needed now, together; others may leave the device. Without it, everything is loaded
         onto the device and stays; with it, everything is loaded into host memory.
@@ -95,6 +96,7 @@ class Hooks:
     prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
     begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
     decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip
+    help_decode: Callable[[Any, Tensor], None] | None = None
     to_host: Callable[[Iterable[Tensor]], Iterator[Tensor]] = stock_to_host
     place: Callable[[Mapping[str, nn.Module]], None] | None = None
     preview: Callable[[int, Callable[[], Tensor]], None] | None = None

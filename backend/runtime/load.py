@@ -20,7 +20,7 @@ from backend.runtime.shards import Entry, entries, read_all
 OnBytes = Callable[[int, int], None]  # bytes read so far, bytes in all
 
 
-def build(kind: type, folder: Path) -> nn.Module:
+def build(kind: Any, folder: Path) -> nn.Module:
     """A diffusers or transformers model from its config, parameters on the meta device, buffers real."""
     with init_empty_weights(include_buffers=False):
         if hasattr(kind, "load_config"):
@@ -46,17 +46,30 @@ def needed(model: nn.Module, folder: Path) -> dict[str, Entry]:
     return chosen
 
 
+def _whole(_name: str, tensor: Tensor) -> Tensor:
+    return tensor
+
+
 def fill(
-    model: nn.Module, wanted: Mapping[str, Entry], device: torch.device, dtype: torch.dtype, on_bytes: OnBytes
+    model: nn.Module,
+    wanted: Mapping[str, Entry],
+    device: torch.device,
+    dtype: torch.dtype,
+    on_bytes: OnBytes,
+    cut: Callable[[str, Tensor], Tensor] = _whole,
 ) -> nn.Module:
     """Read `wanted` into `model` on `device` as `dtype`; modules that the class pins stay float32, as it loads them.
 
-    Parameters that are not in `wanted` stay on the meta device. Peak memory is the model and one tensor a thread.
+    Parameters that are not in `wanted` stay on the meta device. cut: what is kept of a tensor, given its name. Peak
+    memory is what is kept and one tensor a thread.
     """
     total = sum(entry.nbytes for entry in wanted.values())
     pinned = set(getattr(model, "_keep_in_fp32_modules", None) or ())
 
     def take(name: str, tensor: Tensor) -> None:
+        part = cut(name, tensor)
+        # A copy of a part, so that what it was cut from can go.
+        tensor = part if part.numel() == tensor.numel() else part.clone()
         if tensor.is_floating_point():
             kind = torch.float32 if dtype is not torch.float32 and pinned & set(name.split(".")) else dtype
             tensor = tensor.to(kind)

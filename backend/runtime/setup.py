@@ -6,7 +6,7 @@ notify)`, then `Pipeline(..., hooks=runtime.hooks())`, and `runtime.info()` into
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from backend.h3.seams import Forward, Hooks, OnLoad
-from backend.presets import Offload, RuntimeOptions
+from backend.presets import RuntimeOptions
 from backend.process.messages import Setup
 from backend.runtime import adaln_store, adaln_tables, conditioner, load, plan, vae_tiles
 from backend.runtime.attention import choose
 from backend.runtime.frames import to_host
 from backend.runtime.kernels import choose_kernels, triton_or_reason
+from backend.runtime.parallel.sharing import Sharing
 from backend.runtime.preview import LinearPreview
 from backend.runtime.residency import Residency
 from backend.runtime.transformer import FastTransformer
@@ -32,7 +33,10 @@ TRANSFORMERS = ("transformer", "transformer_ref")
 
 
 class Runtime:
-    """How one rank computes. `notify` is told, once each, of everything that falls back to something slower."""
+    """How one rank computes. `notify` is told, once each, of everything that falls back to something slower.
+
+    One of several ranks makes it after joining the others, as they do.
+    """
 
     def __init__(self, setup: Setup, device: torch.device, notify: Notify) -> None:
         self._options: RuntimeOptions = setup.runtime
@@ -40,10 +44,11 @@ class Runtime:
         self._device = device
         self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
         self._notify = _Once(notify)
+        self._sharing = Sharing(setup)
         self.kernels = choose_kernels(device, self._dtype, self._options, self._notify, self._head_dim())
         self.plan = self._decide()
         self._residency = self._mover()
-        self._tiles = vae_tiles.TileDecoder(self._options.vae_tile_batch, self._notify)
+        self._tiles = vae_tiles.TileDecoder(self._options.vae_tile_batch, self._notify, self._sharing.tiles)
         self._store = adaln_store.TableStore(setup.cache_dir / "adaln")
         self._vae_kernel = "torch's default"
         self._preview: LinearPreview | None = None
@@ -70,6 +75,7 @@ class Runtime:
             prepare_transformer=self.prepare_transformer,
             begin_denoise=self.begin_denoise,
             decode_clip=self.decode_clip,
+            help_decode=self.help_decode if self._sharing.helps_decode else None,
             to_host=to_host,
             place=None if self._residency is None else self._residency.place,
             preview=None if show is None or self._options.preview_every < 1 else self._previewer(show),
@@ -83,6 +89,7 @@ class Runtime:
             "block": self.kernels.name if self._options.fused_block else "stock",
             "vae_attention": self._vae_kernel,
             "plan": self.plan.as_dict(),
+            "parallel": self._sharing.info(),
             "adaln_tables": {
                 "source": self.table_source,
                 "weights_gib": round(memory.weights_bytes / plan.GIB, 2) if memory else None,
@@ -97,7 +104,8 @@ class Runtime:
         """A model read by the parallel loader to where the plan wants it; None: load it as the library does."""
         model, wanted = self._outline(name, kind, folder)
         home = torch.device("cpu") if _plan_name(name) in self.plan.parked else self._device
-        load.fill(model, wanted, home, self._dtype, lambda done, total: on_load(name, done, total))
+        wanted, cut = self._sharing.needed(name, wanted), self._sharing.cut(name)
+        load.fill(model, wanted, home, self._dtype, lambda done, total: on_load(name, done, total), cut)
         self._adopt(name, model)
         return model
 
@@ -106,7 +114,9 @@ class Runtime:
         self._installed = None
         if self._residency is not None:
             self._residency.drop(tuple(name for name in TRANSFORMERS if name != self._transformer_name))
-        self.fast = FastTransformer(transformer, self.kernels, self._notify, fused=self._options.fused_block)
+        self.fast = FastTransformer(
+            transformer, self.kernels, self._notify, fused=self._options.fused_block, ranks=self._sharing.trunk
+        )
         return self.fast
 
     def begin_denoise(self, timesteps: tuple[Tensor, ...]) -> None:
@@ -121,6 +131,11 @@ class Runtime:
         self._speed_up(vae)
         self._fit_preview(vae)
         return self._tiles.decode_clip(vae, latents)
+
+    def help_decode(self, vae: Any, latents: Tensor) -> None:
+        """See `TileDecoder.help_clips`."""
+        self._speed_up(vae)
+        self._tiles.help_clips(vae, [latents])
 
     def _previewer(self, show: Callable[[int, Tensor], None]) -> Callable[[int, Callable[[], Tensor]], None]:
         def preview(step: int, predicted: Callable[[], Tensor]) -> None:
@@ -203,9 +218,13 @@ class Runtime:
         if name == "text_encoder":
             bring = self._residency.ensure if self._residency is not None else None
             remember = self._options.prompt_cache
+            self._sharing.encode(model, CONDITIONER_LAYER)
             self.conditioner = conditioner.Conditioner(model, CONDITIONER_LAYER, remember=remember, bring=bring)
-        if name == "vae" and name in self.plan.resident:
-            self._fit_preview(model)
+        if name == "vae":
+            # Before it is ever moved: the fused weights then move as the one storage they are.
+            self._speed_up(model)
+            if name in self.plan.resident:
+                self._warm(model)
         if name in TRANSFORMERS:
             self._transformer_name = name
 
@@ -227,6 +246,17 @@ class Runtime:
         # Only a conditioner of ours asks for itself; any other must be there when its block runs.
         lazy = ("text_encoder",) if self._options.fast_load else ()
         return Residency(self._device, parked, self._left, lazy)
+
+    @torch.no_grad()
+    def _warm(self, vae: Any) -> None:
+        """Compile the decoder's kernels now, by one tile of silence, so that the first clip need not wait for it."""
+        if self._device.type == "cuda":
+            frames, side = vae.tokens_chunk_size + vae.token_overlap, vae.tile_sample_min_height
+            size = (1, vae.config.latent_channels, frames, *(side // vae.spatial_compression_ratio,) * 2)
+            vae.decoder(
+                vae.post_quant_conv(torch.zeros(size, device=self._device, dtype=vae.post_quant_conv.weight.dtype))
+            )
+        self._fit_preview(vae)
 
     def _left(self, name: str) -> None:
         if name in TRANSFORMERS and self.fast is not None:
@@ -257,13 +287,14 @@ class Runtime:
         """Bytes of a component in the compute type. Modules pinned to float32 are small and counted as stored."""
         total = 0
         tables = name in TRANSFORMERS and self._without_projections(load.config_of(folder))
-        for key, entry in load.entries(folder).items():
+        found = load.entries(folder)
+        held = self._sharing.elements(name, {key: entry.shape for key, entry in found.items()})
+        for key, elements in held.items():
             if tables and (".adaln_proj." in key or key.startswith("norm_out.linear.")):
                 continue
             if self._options.fast_load and name == "text_encoder" and _after_cut(key):
                 continue
-            elements = entry.nbytes // entry.dtype.itemsize
-            total += elements * min(self._dtype.itemsize, entry.dtype.itemsize)
+            total += elements * min(self._dtype.itemsize, found[key].dtype.itemsize)
         return total
 
 

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from backend.errors import H3Error
+from backend.runtime.parallel.group import alone
+from backend.runtime.parallel.vae import TileShare
 
-# Largest tensors alive at once while one tile decodes, per token: residual fp32, its norm and the packed q, k, v, the
-# feed-forward's input and output, all bf16, and what the next one needs while they live; measured 118 MB for 1797 tokens
-# of width 2048, of which this is 16 times the width in bf16 twice over.
+# Alive at once while a tile decodes, per token and channel of width: the residual (4 bytes), its norm (2), and the
+# feed-forward's input and product of 8 and 4 widths (24), with some room. 28 tiles take 3.6 GiB on an H200.
 BYTES_PER_TOKEN_AND_CHANNEL = 36
 SHARE_OF_FREE = 0.85  # of free memory; the rest absorbs the allocator's rounding and the stitching
 
@@ -28,11 +29,13 @@ class TileDecoder:
     """Decodes clips of latents; the result of every tile is what the VAE computes for it alone.
 
     stack: tiles decoded together, 0 for as many as free memory allows. Out of memory halves the stack, said once
-    through `notify`, and the smaller stack is kept.
+    through `notify`, and the smaller stack is kept. share: how several ranks divide the tiles; rank 0 decodes with
+    `decode_clip` or `decode_clips`, the others call `help_clips` with the same clips, as often.
     """
 
-    def __init__(self, stack: int, notify: Callable[[str], None]) -> None:
+    def __init__(self, stack: int, notify: Callable[[str], None], share: TileShare | None = None) -> None:
         self._wanted = stack
+        self._share = share or TileShare(alone())
         self._limit: int | None = None
         self._notify = notify
 
@@ -46,10 +49,21 @@ class TileDecoder:
         if not vae.use_tiling:
             return [vae._decode_clip(clip) for clip in clips]
         layout = _Layout(vae, clips[0])
-        tiles = torch.cat([tile for clip in clips for tile in layout.cut(clip)])
-        decoded = self._in_stacks(vae, tiles)
+        decoded = self._shared(vae, layout, clips)
+        if decoded is None:
+            raise RuntimeError("only rank 0 puts tiles together; the others help")
         count = layout.rows * layout.columns
         return [layout.stitch(vae, decoded[start : start + count]) for start in range(0, len(decoded), count)]
+
+    @torch.no_grad()
+    def help_clips(self, vae: Any, clips: Sequence[Tensor]) -> None:
+        """This rank's share of clips that rank 0 decodes; without tiling there is none."""
+        if vae.use_tiling:
+            self._shared(vae, _Layout(vae, clips[0]), clips)
+
+    def _shared(self, vae: Any, layout: _Layout, clips: Sequence[Tensor]) -> list[Tensor] | None:
+        tiles = torch.cat([tile for clip in clips for tile in layout.cut(clip)])
+        return self._share.collect(self._in_stacks(vae, self._share.mine(tiles)), tiles.shape[0])
 
     def _in_stacks(self, vae: Any, tiles: Tensor) -> list[Tensor]:
         """Each tile decoded, (1, 3, frames, height, width); one at a time where nothing more fits."""
@@ -134,7 +148,7 @@ def _too_small(vae: Any, tiles: Tensor) -> str:
     )
 
 
-def speed_up(vae: nn.Module, attention: Callable[[Tensor, Tensor, Tensor], Tensor], ops: Any) -> None:
+def speed_up(vae: Any, attention: Callable[[Tensor, Tensor, Tensor], Tensor], ops: Any) -> None:
     """Replace the decoder's blocks by fused ones on the same parameters; see `vae_block`."""
     from backend.runtime.vae_block import FastVitBlock
 
@@ -144,7 +158,7 @@ def speed_up(vae: nn.Module, attention: Callable[[Tensor, Tensor, Tensor], Tenso
             blocks[number] = FastVitBlock(block, attention, ops)
 
 
-def slow_down(vae: nn.Module) -> None:
+def slow_down(vae: Any) -> None:
     """Undo `speed_up`: the decoder's own blocks again."""
     blocks = vae.decoder.transformer_blocks
     for number, block in enumerate(blocks):

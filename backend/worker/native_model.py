@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime
 import uuid
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ from backend.h3.pipeline import Generated, Pipeline
 from backend.h3.pipeline import Stopped as PipelineStopped
 from backend.presets import Device
 from backend.process.messages import Setup
+from backend.runtime.setup import Runtime
 from backend.types import Render, Stage
 from backend.worker import sidecar
 from backend.worker.models import Stopped
@@ -30,12 +30,8 @@ DISTRIBUTIONS = ("torch", "diffusers", "transformers", "safetensors", "av", "num
 COLLECTIVE_TIMEOUT = datetime.timedelta(days=1)
 
 
-class _PartDone(Exception):
-    """This rank's share ends where decoding begins: rank 0 decodes."""
-
-
 class NativeModel:
-    """One loaded pipeline. With several ranks each denoises the same and all agree on stopping."""
+    """One loaded pipeline. Several ranks share a job as the setup says, and all agree on stopping."""
 
     def load(self, setup: Setup, report: Report) -> dict[str, object]:
         """Join the other ranks, load what all tasks share."""
@@ -44,12 +40,9 @@ class NativeModel:
         device = _device(setup)
         if setup.world_size > 1:
             _join(setup)
-        self._pipeline = Pipeline(Path(setup.checkpoint), device, setup.dtype.value, report.load)
-        self._info: dict[str, object] = {
-            "versions": sidecar.versions(DISTRIBUTIONS),
-            "device_name": _device_name(device),
-            "attention": _attention_name(),
-        }
+        self._runtime = Runtime.for_setup(setup, device, report.notice)
+        self._pipeline = Pipeline(Path(setup.checkpoint), device, setup.dtype.value, report.load, self._runtime.hooks())
+        self._fixed = {"versions": sidecar.versions(DISTRIBUTIONS), "device_name": _device_name(device)}
         return self._info
 
     def agree(self, stop: bool) -> bool:
@@ -64,10 +57,11 @@ class NativeModel:
         """Render; rank 0 writes MP4, sidecar and tensors."""
         try:
             if self._setup.rank != 0:
-                self._part(render, report)
+                self._pipeline.generate(render.request, render.media, None, report)
                 return None
             with Output(render) as output:
                 made = self._pipeline.generate(render.request, render.media, output, report)
+                assert made is not None
                 report.stage(Stage.MUX, "closing the MP4")
                 if render.tensors is not None:
                     save_tensors(render.tensors, made)
@@ -84,34 +78,10 @@ class NativeModel:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _part(self, render: Render, report: Report) -> None:
-        try:
-            self._pipeline.generate(render.request, render.media, _Nowhere(), _UntilDecode(report))
-        except _PartDone:
-            return
-
-
-class _UntilDecode:
-    """The report of a rank that does not decode: it leaves the pipeline at the stage where rank 0 goes on alone."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self.step, self.frames, self.notice = report.step, report.frames, report.notice
-        self.should_stop = report.should_stop
-
-    def stage(self, stage: Stage, detail: str = "") -> None:
-        if stage is Stage.DECODE:
-            raise _PartDone
-        self._report.stage(stage, detail)
-
-
-class _Nowhere:
-    """A sink of a rank that never decodes."""
-
-    def video(self, frames: Any) -> None:
-        raise AssertionError("only rank 0 decodes")
-
-    audio = video
+    @property
+    def _info(self) -> dict[str, object]:
+        """Facts for the sidecar; some are known only after the first job, as where tables came from."""
+        return self._fixed | self._runtime.info()
 
 
 def save_tensors(path: Path, made: Generated) -> None:
@@ -141,10 +111,6 @@ def _device(setup: Setup) -> torch.device:
 
 def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-
-
-def _attention_name() -> str:
-    return "torch SDPA"
 
 
 def _join(setup: Setup) -> None:

@@ -13,8 +13,8 @@ from backend.events import Event, FramesDone, LoadProgress, Notice, StageFinishe
 from backend.process.messages import Pulse
 from backend.types import Stage
 
-# Rank 0 runs these alone; everything before them all ranks run in lockstep, so that they can agree to stop.
-ALONE = (Stage.DECODE, Stage.MUX)
+# Rank 0 runs this alone; everything before it all ranks run in lockstep, so that they can agree to stop.
+ALONE = (Stage.MUX,)
 
 
 class Report:

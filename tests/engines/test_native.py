@@ -117,7 +117,7 @@ def test_two_ranks_agree_to_stop_and_render_again(engines, tmp_path):
     assert engine.pids == pids
 
 
-def test_cancel_while_decoding_stops_the_one_rank_that_decodes(engines, tmp_path):
+def test_cancel_while_decoding_stops_both_ranks(engines, tmp_path):
     engine = engines(2)
     for event in engine.generate(render(tmp_path, steps=2, frames=FRAMES)):
         if isinstance(event, StageFinished) and event.stage is Stage.DENOISE:

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from backend.errors import Unavailable
 from backend.runtime.block import BlockWeights, Kernels, Rope, fuse
-from backend.runtime.parallel import tensor_parallel, ulysses
-from backend.runtime.parallel.fsdp import ShardedBlocks, shard_blocks
+from backend.runtime.parallel import fsdp, tensor_parallel, ulysses
 from backend.runtime.parallel.group import Groups
 from backend.runtime.parallel.rows import AllRows, PartOfRows
 
@@ -23,6 +22,10 @@ class OneRank:
     """The whole trunk on this rank."""
 
     several = False
+
+    def cut(self, name: str, tensor: Tensor) -> Tensor:
+        """What this rank holds of the transformer's parameter `name`, for a loader; `take` accepts what was cut."""
+        return tensor
 
     def take(self, model: nn.Module) -> None:
         """Keep this rank's share of the trunk's weights, and let go of the rest."""
@@ -56,6 +59,12 @@ class SharedTrunk(OneRank):
         self._groups = groups
         self._gather_rows = gather_rows and groups.ulysses.size > 1
 
+    def cut(self, name: str, tensor: Tensor) -> Tensor:
+        """See `OneRank`. A view of `tensor` where one suffices; raises Unavailable where sizes do not divide."""
+        group, weights = self._groups.tensor, self._groups.weights
+        part = tensor_parallel.cut(name, tensor, group.rank, group.size)
+        return fsdp.cut(name, part, weights.rank, weights.size)
+
     def take(self, model: nn.Module) -> None:
         """See `OneRank`. Raises Unavailable where heads or channels do not divide."""
         ulysses_degree, tensor = self._groups.ulysses.size, self._groups.tensor
@@ -68,12 +77,12 @@ class SharedTrunk(OneRank):
         if tensor.size > 1:
             tensor_parallel.take(model, tensor)
         if self._groups.weights.size > 1:
-            shard_blocks(model, self._groups.weights)
+            fsdp.shard_blocks(model, self._groups.weights)
 
     def blocks(self, model: nn.Module) -> Sequence[BlockWeights]:
         """See `OneRank`."""
         if self._groups.weights.size > 1:
-            return ShardedBlocks(model, self._groups.weights)
+            return fsdp.ShardedBlocks(model, self._groups.weights)
         return super().blocks(model)
 
     def rows(self, text_at: Tensor, video_at: Tensor, audio_at: Tensor) -> AllRows:

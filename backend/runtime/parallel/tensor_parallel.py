@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from backend.errors import Unavailable
 from backend.runtime.parallel.group import Group
@@ -48,15 +48,15 @@ def take(model: Any, group: Group) -> None:
     The sums of the modules serve the path on which modules are called; fused blocks sum by themselves.
     """
     for number, block in enumerate(model.transformer_blocks):
-        if block.attn.heads == model.config.num_attention_heads:
-            block.attn.heads //= group.size
-            block.attn.register_forward_hook(lambda _module, _inputs, out: group.sum(out))
-            block.ff.register_forward_hook(lambda _module, _inputs, out: group.sum(out))
-        for name in _RULES:
-            path, _, leaf = name.rpartition(".")
-            module = block.get_submodule(path)
-            weight: nn.Parameter = getattr(module, leaf)
-            if weight.shape == (module.out_features, module.in_features):
-                part = cut(f"transformer_blocks.{number}.{name}", weight.data, group.rank, group.size)
-                weight.data = part.clone()
-            module.out_features, module.in_features = weight.shape
+        block.attn.heads = model.config.num_attention_heads // group.size
+        block.attn.register_forward_hook(lambda _module, _inputs, out: group.sum(out))
+        block.ff.register_forward_hook(lambda _module, _inputs, out: group.sum(out))
+        for name, (dim, _) in _RULES.items():
+            module = block.get_submodule(name.removesuffix(".weight"))
+            if module.weight.shape == (module.out_features, module.in_features):
+                part = cut(f"transformer_blocks.{number}.{name}", module.weight.data, group.rank, group.size)
+                module.weight.data = part.clone()
+            if dim == 0:
+                module.out_features //= group.size
+            else:
+                module.in_features //= group.size

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -160,7 +160,7 @@ def build(projections: Projections, timesteps: Sequence[Tensor], key: TableKey) 
 class ModelProjections:
     """The projections of a loaded diffusers transformer, merged adapters included."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: Any) -> None:
         self._model = model
         self.num_layers = len(model.transformer_blocks)
 
@@ -211,7 +211,7 @@ class Installation:
     The original projections are dropped with `release`; until then `remove` puts them back.
     """
 
-    def __init__(self, model: nn.Module, tables: AdaLNTables) -> None:
+    def __init__(self, model: Any, tables: AdaLNTables) -> None:
         """Replace all projections. On any error the model is as it was, and the error is raised."""
         self.tables = tables
         self.cursor = Cursor()

@@ -80,7 +80,8 @@ def content_key(inputs: dict[str, Any]) -> str:
         value = inputs[name]
         if isinstance(value, Tensor):
             digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+            array: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            digest.update(array)
         else:
             digest.update(f"{name} {value!r}\n".encode())
     return digest.hexdigest()

@@ -101,7 +101,7 @@ class TorchOps:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the leading channels of `x` (..., rows, heads, head_dim) by `cos`, `sin` (rows, channels), as diffusers."""
+    """Rotate the leading channels of `x` (..., rows, heads, head_dim) by `cos`, `sin` (rows, channels)."""
     channels = cos.shape[-1]
     cos, sin = cos.to(x.dtype)[:, None, :], sin.to(x.dtype)[:, None, :]
     turning, kept = x[..., :channels], x[..., channels:]

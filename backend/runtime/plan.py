@@ -14,7 +14,7 @@ from backend.presets import Offload
 GIB = 2**30
 RESERVE = 2 * GIB  # CUDA context, cuBLAS and cuDNN workspaces, the allocator's rounding
 # Working memory beside the weights of a stage. Denoise: 0.95 times hidden states, packed q, k, v and feed-forward of
-# 63.5k rows is 5.7 GiB measured on an H200 (1344x768, 209 frames); 362 frames are 110k rows. Decode: 3.6 GiB for 28 tiles.
+# 63.5k rows is 5.7 GiB measured on an H200 (1344x768, 209 frames); 362 frames are 110k rows. Decode: 3.6 GiB, 28 tiles.
 WORK_BYTES = {"encode": 4 * GIB, "denoise": 10 * GIB, "decode": 5 * GIB}
 STAGES = {
     "encode": ("text_encoder", "vae", "audio_vae"),

@@ -249,7 +249,7 @@ class Runtime:
 
     @torch.no_grad()
     def _warm(self, vae: Any) -> None:
-        """Compile the decoder's kernels now, by one tile of silence, so that the first clip need not wait for it."""
+        """Compile the decoder's kernels now, by one tile of zeros, so that the first clip need not wait for it."""
         if self._device.type == "cuda":
             frames, side = vae.tokens_chunk_size + vae.token_overlap, vae.tile_sample_min_height
             size = (1, vae.config.latent_channels, frames, *(side // vae.spatial_compression_ratio,) * 2)

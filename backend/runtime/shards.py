@@ -1,6 +1,6 @@
 """Safetensors files read straight to where their tensors belong: in parallel, with progress, and no copy in between.
 
-Knows the file format (8 bytes of header length, a JSON header, the bytes); which tensors a model needs is not known here.
+Knows the file format (8 bytes of header length, a JSON header, the bytes), not which tensors a model needs.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -117,7 +118,7 @@ class Reader:
         handle = os.open(entry.file, os.O_RDONLY)
         try:
             if self._device.type == "cpu":
-                _fill(handle, memoryview(target.numpy()), entry)
+                _fill(handle, _memory(target), entry)
             else:
                 self._through_buffer(handle, target, entry)
         finally:
@@ -134,10 +135,15 @@ class Reader:
         for start in range(0, entry.nbytes, PIECE):
             count = min(PIECE, entry.nbytes - start)
             part = Entry(entry.file, entry.offset + start, count, entry.dtype, entry.shape)
-            _fill(handle, memoryview(buffer.numpy())[:count], part)
+            _fill(handle, _memory(buffer)[:count], part)
             with torch.cuda.stream(stream):
                 target[start : start + count].copy_(buffer[:count], non_blocking=True)
             stream.synchronize()
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    array: Any = tensor.numpy()
+    return memoryview(array)
 
 
 def _fill(handle: int, into: memoryview, entry: Entry) -> None:

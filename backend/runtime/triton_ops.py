@@ -15,8 +15,8 @@ from torch import Tensor
 from backend.runtime.ops import Modulated, Norm, QkNorm
 
 SWIGLU_BLOCK = 2048  # channels a program; 14336 of the trunk is seven of them
-# Without this, LLVM fuses a product, its rounding to bfloat16 and a sum into one multiply-add, and the rounding is lost:
-# a quarter of all values then differed from the unfused operations on an H200.
+# Without this, LLVM fuses a product, its rounding to bfloat16 and a sum into one multiply-add, and the rounding is
+# lost: a quarter of all values then differed from the unfused operations on an H200.
 EXACT = {"enable_fp_fusion": False}
 HEADS_BLOCK = 2048  # channels a program of the query/key norm: 16 heads of 128, 32 of 64
 

@@ -7,7 +7,7 @@ known here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 class FastVitBlock(nn.Module):
     """Same call as diffusers' `MiniMaxH3VideoTransformerBlock`, same parameters; may overwrite its input."""
 
-    def __init__(self, block: nn.Module, attention: Callable[[Tensor, Tensor, Tensor], Tensor], ops: TritonOps) -> None:
+    qkv: Tensor  # (3 * inner, width)
+    qkv_bias: Tensor
+
+    def __init__(self, block: Any, attention: Callable[[Tensor, Tensor, Tensor], Tensor], ops: TritonOps) -> None:
         super().__init__()
         attn = block.attn
-        self.block = block
-        self.heads = attn.heads
+        self.block: Any = block
+        self.heads: int = attn.heads
         self._attention = attention
         self._ops = ops
         projections = (attn.to_q, attn.to_k, attn.to_v)
@@ -47,12 +50,12 @@ class FastVitBlock(nn.Module):
         tiles, tokens, width = hidden_states.shape
         kind = self.qkv.dtype
         # The angles are the same for every tile.
-        rope = tuple(part[0, :, 0].to(kind).contiguous() for part in rotary_emb)
+        cos, sin = (part[0, :, 0].to(kind).contiguous() for part in rotary_emb)
         # The first block gets the projection's type; the float32 scales make the residual float32 from there on.
         x = hidden_states.to(torch.float32).view(tiles * tokens, width)
         h = ops.scale_norm(x, None, None, self._norm1, kind)
         qkv = functional.linear(h, self.qkv, self.qkv_bias)
-        query, key, value = ops.qk_norm_rope(qkv, self.heads, self._qk, rope)
+        query, key, value = ops.qk_norm_rope(qkv, self.heads, self._qk, (cos, sin))
         query, key, value = (part.unflatten(0, (tiles, tokens)) for part in (query, key, value))
         attended = self._attention(query, key, value).reshape(tiles * tokens, -1)
         h = block.attn.to_out[0](attended)

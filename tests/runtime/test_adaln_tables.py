@@ -90,7 +90,7 @@ def test_removing_brings_the_projections_back(transformer, case):
 
 def test_tables_cannot_be_built_twice_from_projections_that_are_gone(transformer):
     Installation(transformer, tables_of(transformer)).release()
-    with pytest.raises(TableError, match="projections of layers .* are missing"):
+    with pytest.raises(TableError, match=r"projections of layers .* are missing"):
         tables_of(transformer)
 
 

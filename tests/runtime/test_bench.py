@@ -12,7 +12,7 @@ def test_a_bench_runs_tiny_on_a_cpu_and_compares_with_stock(module, name, tmp_pa
     monkeypatch.setattr(sys, "argv", [name, "--tiny", "--out", str(tmp_path)])
     module.main()
     content = json.loads((tmp_path / f"{name}-tiny.json").read_text())
-    assert content["environment"]["versions"]["torch"] == torch.__version__
+    assert content["environment"]["versions"]["torch"] in torch.__version__
     assert "written:" in capsys.readouterr().out
     whats = {row.get("what", row.get("job")) for row in content["rows"]}
     if name == "end_to_end":

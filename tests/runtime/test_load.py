@@ -55,7 +55,7 @@ def test_a_file_cut_short_names_itself(tmp_path):
 
 
 def test_an_empty_folder_says_so(tmp_path):
-    with pytest.raises(CheckpointError, match="holds no .safetensors file"):
+    with pytest.raises(CheckpointError, match=r"holds no \.safetensors file"):
         shards.entries(tmp_path)
 
 

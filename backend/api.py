@@ -444,6 +444,7 @@ class Backend:
         """Clear old inputs of ended jobs, stale uploads and results over the cap; returns bytes freed of the former."""
         try:
             self._keep_results_within_cap()
+            self._store.keep_reserve()
             return self._artifacts.sweep(self._store.ended(), self.settings.uploads_dir)
         except (OSError, H3Error):  # clearing up is no reason to stop; the next time may do
             log.warning("old inputs could not be cleared", exc_info=True)

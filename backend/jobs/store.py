@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -25,6 +26,7 @@ from backend.jobs.schema import open_database, start_anew
 from backend.types import GenerationRequest, JobId
 
 log = logging.getLogger(__name__)
+RESERVE_BYTES = 512 * 2**10
 _DAMAGE = ("malformed", "not a database", "disk image")
 _POSITION = """CASE WHEN state = 'queued' THEN
     (SELECT COUNT(*) FROM jobs AS w WHERE w.state = 'queued' AND w.place <= jobs.place) END AS position"""
@@ -32,6 +34,10 @@ _POSITION = """CASE WHEN state = 'queued' THEN
 
 class StoreFailure(H3Error):
     """The database could not be read or written (locked, disk full, damaged), in words."""
+
+
+class DiskFull(StoreFailure):
+    """The disk takes no more."""
 
 
 class JobStore:
@@ -42,6 +48,8 @@ class JobStore:
         self._lock = threading.RLock()
         self._connection, self.notice = open_database(database)
         self._database = database
+        self._reserve = database.with_name(f"{database.name}.reserve")
+        self.keep_reserve()
         with self._reading():
             self.secret: str = self._connection.execute("SELECT value FROM meta WHERE key = 'secret'").fetchone()[0]
 
@@ -212,13 +220,30 @@ class JobStore:
         items = list(events)
         durable = any(isinstance(event, TERMINAL) for _, event in items)
         try:
-            with self._writing(durable=durable) as connection:
-                stored = [self._append(connection, job, event) for job, event in items]
+            stored = self._store_all(items, durable)
+        except DiskFull:
+            if not durable or not self._reserve.is_file():
+                raise
+            self._reserve.unlink()  # an end must be told also on a full disk: this is what the room is kept for
+            stored = self._store_all(items, durable)
         except sqlite3.IntegrityError as error:
             raise NotNow("the job has ended already; its end does not change") from error
         for (job, _), event in zip(items, stored, strict=True):
             _journal(job, event)
         return stored
+
+    def keep_reserve(self) -> None:
+        """Set some room on the disk aside for the ends of jobs; where there is none now, a later call may find some."""
+        if self._reserve.is_file():
+            return
+        try:
+            self._reserve.write_bytes(os.urandom(RESERVE_BYTES))  # no file system makes zeros of these
+        except OSError:
+            self._reserve.unlink(missing_ok=True)
+
+    def _store_all(self, items: list[tuple[JobId, Event]], durable: bool) -> list[Event]:
+        with self._writing(durable=durable) as connection:
+            return [self._append(connection, job, event) for job, event in items]
 
     def events(self, job: JobId, after: int = 0) -> list[Event]:
         """Stored events of `job` with `seq > after`, in order."""
@@ -318,6 +343,8 @@ class JobStore:
     def _failure(self, error: sqlite3.Error) -> StoreFailure:
         """What to raise for `error`; a damaged database is replaced first, with the jobs that can still be read."""
         words = self._words(error)
+        if "full" in str(error):
+            return DiskFull(words)
         if not any(sign in str(error) for sign in _DAMAGE):
             return StoreFailure(words)
         try:

@@ -1,6 +1,6 @@
 """Sizes of the tiny model's parts, in diffusers' own classes: at most 40 MB in all, and fast enough for two CPU cores.
 
-Everything that must match the release (latent factors, clip length, rotary share, schedules) stays at the classes' defaults.
+What must match the release (latent factors, clip length, rotary share, schedules) stays at the classes' defaults.
 """
 
 from __future__ import annotations
@@ -53,18 +53,53 @@ def video_vae(**statistics: list[float]) -> AutoencoderKLMiniMaxH3:
     """The video VAE with fresh weights; `statistics` are `latents_mean` and `latents_std`."""
     vae = AutoencoderKLMiniMaxH3(**VIDEO_VAE, **statistics)
     with torch.no_grad():
-        # The class starts its layer scales and registers at 0, which leaves the decoder's blocks out of the first steps.
-        for name, parameter in vae.named_parameters():
+        for module in vae.encoder.modules():
+            if isinstance(module, nn.Conv3d):
+                module.weight.normal_(0.0, module.weight[0].numel() ** -0.5)
+                module.bias.zero_()
+        # The class starts its layer scales and registers at 0, which leaves the blocks out of the first steps.
+        for name, parameter in vae.decoder.named_parameters():
             if name.endswith(("scale1", "scale2")):
                 parameter.fill_(0.3)
             elif name.endswith("register_tokens"):
                 parameter.normal_(0.0, 0.02)
+        _quiet_posterior(vae.quant_conv.weight, vae.quant_conv.bias)
+        vae.decoder.proj_in.weight.normal_(0.0, vae.decoder.proj_in.in_features**-0.5)
+        vae.decoder.proj_out.weight.mul_(0.3)
+        vae.decoder.proj_out.bias.fill_(-1.2)  # the world is dark: about the mean of its pixels in the VAE's space
     return vae
 
 
+def _quiet_posterior(weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Mean and log variance from one projection: noise of deviation 1 would hide the picture until late."""
+    half = weight.shape[0] // 2
+    weight.normal_(0.0, weight.shape[1] ** -0.5)
+    weight[half:] = 0.0
+    bias.zero_()
+    bias[half:] = -6.0
+
+
 def audio_vae(**statistics: list[float]) -> AutoencoderKLMiniMaxH3Audio:
-    """The audio VAE with fresh weights."""
-    return AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **statistics)
+    """The audio VAE with fresh weights that keep a signal's size: by default 13 layers shrink it to nothing."""
+    vae = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE, **statistics)
+    with torch.no_grad():
+        for name, module in vae.named_modules():
+            if hasattr(module, "weight_v"):
+                inputs = module.in_channels * module.kernel_size[0]
+                if isinstance(module, nn.ConvTranspose1d):
+                    inputs /= module.stride[0]  # so many taps meet in one output sample
+                # Branches of residual units start small, so that the straight way leads.
+                branch = 0.3 if ".convs2." in name or name.endswith(".block.3") else 1.0
+                module.weight_v.normal_(0.0, branch * inputs**-0.5)
+                module.weight_g.copy_(module.weight_v.flatten(1).norm(dim=1).view_as(module.weight_g))
+                if module.bias is not None:
+                    module.bias.zero_()
+            elif isinstance(module, nn.Linear | nn.Conv1d):
+                module.weight.normal_(0.0, module.weight[0].numel() ** -0.5)
+        vae.decoder.conv_post.weight_g.mul_(0.2)
+        vae.logs_proj.weight.zero_()
+        vae.logs_proj.bias.fill_(-3.0)  # a quiet posterior, as the video VAE's
+    return vae
 
 
 def transformer() -> MiniMaxH3Transformer3DModel:

@@ -1,6 +1,6 @@
 """Put what the stages trained into one checkpoint folder of the released layout, in the released types.
 
-`python -m bench.nano.assemble STAGES OUT`; a transformer that is not trained yet is left with fresh weights only on demand.
+`python -m bench.nano.assemble STAGES OUT`; a part that is not trained yet gets fresh weights only on demand.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The conditioner: a frozen Qwen3-VL of 52 very thin layers whose hidden state 50 keeps each token and some of its context.
+"""The conditioner: a frozen Qwen3-VL of 52 very thin layers whose hidden state 50 keeps each token and some context.
 
-Builds it, and reproduces diffusers' presentation (labels, vision blocks, prompt) in batches, with pixels already as tensors.
+Builds it, and reproduces diffusers' presentation (labels, vision blocks, prompt) in batches, with pixels as tensors.
 """
 
 from __future__ import annotations
@@ -226,8 +226,8 @@ def patches(frames: Tensor) -> tuple[Tensor, Tensor]:
 def embed(model: Any, ids: Tensor, images: Tensor | None = None, videos: Tensor | None = None) -> Tensor:
     """Hidden state 50 of equally built presentations: `(batch, tokens, TEXT_DIM)`.
 
-    `images` is uint8 `(batch, count, height, width, 3)`; `videos` uint8 `(batch, count, frames, height, width, 3)`, already
-    sampled by `sampled_frames`.
+    `images` is uint8 `(batch, count, height, width, 3)`; `videos` uint8 `(batch, count, frames, height, width, 3)`,
+    already sampled by `sampled_frames`.
     """
     one = (None if images is None else images[:1], None if videos is None else videos[:1])
     if len(ids) == 1 or (images is None and videos is None):

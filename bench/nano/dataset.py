@@ -41,7 +41,7 @@ class Encoders:
 
     @torch.no_grad()
     def video(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Normalized latents' mean and deviation `(batch, 24, n, h, w)` of frames `(batch, 3, frames, height, width)` in 0..1."""
+        """Normalized mean and deviation `(batch, 24, n, h, w)` of `(batch, 3, frames, height, width)` in 0..1."""
         parts = []
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             for start in range(0, image.shape[2], CLIP):
@@ -52,7 +52,7 @@ class Encoders:
         return (mean - center) / scale, torch.exp(0.5 * logvar.clamp(-30, 20)) / scale
 
     def condition(self, image: Tensor) -> Tensor:
-        """Rows of a visual condition: the posterior sampled and rounded to float16 before it is normalized, as diffusers does."""
+        """Rows of a visual condition: the posterior sampled and rounded to float16 before it is normalized."""
         mean, deviation = self.video(image)
         center, scale = _statistics(self.vae, (1, -1, 1, 1, 1), mean)
         latents = (mean + deviation * torch.randn_like(mean)) * scale + center
@@ -71,6 +71,15 @@ def _statistics(vae: Any, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor,
         torch.tensor(values, device=like.device).view(shape)
         for values in (vae.config.latents_mean, vae.config.latents_std)
     )  # type: ignore[return-value]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a shard is made of: a canvas (width, height) in pixels, a length and how many clips."""
+
+    canvas: Canvas
+    num_frames: int
+    clips: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +126,10 @@ def training_clips(rng: random.Random, count: int, num_frames: int, **fixed: int
     return clips
 
 
-def keyframe_shard(
-    encoders: Encoders, rope: Any, rng: random.Random, canvas: Canvas, num_frames: int, count: int, captions: int = 4
-) -> Shard:
+def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, captions: int = 4) -> Shard:
     """A shard for `t2va` and `fl2va`: `captions` prompts a clip, and one more with one choice of keyframes."""
-    clips = training_clips(rng, count, num_frames)
+    canvas, num_frames = wanted.canvas, wanted.num_frames
+    clips = training_clips(rng, wanted.clips, num_frames)
     parts: dict[str, list[Tensor]] = defaultdict(list)
     for some, image in _drawn(clips, canvas, encoders.device):
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
@@ -164,20 +172,14 @@ REFERENCE_CASES: tuple[tuple[tuple[str, ...], float], ...] = (
 
 
 def reference_shard(
-    encoders: Encoders,
-    rope: Any,
-    rng: random.Random,
-    canvas: Canvas,
-    num_frames: int,
-    count: int,
-    reference_frames: int = 56,
+    encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, reference_frames: int = 56
 ) -> Shard:
     """A shard for `ref2va`; each clip has one case, and a picture, a film and a sound that say the same as it does."""
-    # Groups of one case share tensors of conditions, so clips are sorted by case.
-    cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=count)
+    canvas, num_frames = wanted.canvas, wanted.num_frames
+    cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=wanted.clips)
     clips = [
         replace(clip, note=rng.randrange(world.NOTES)) if "audio" in case else clip
-        for clip, case in zip(training_clips(rng, count, num_frames), cases, strict=True)
+        for clip, case in zip(training_clips(rng, wanted.clips, num_frames), cases, strict=True)
     ]
     films = [film_of(clip, rng, reference_frames) for clip in clips]
     parts: dict[str, list[Tensor]] = defaultdict(list)

@@ -21,7 +21,7 @@ _MIN_PIXELS = 24  # fewer in a frame are noise, not a shape
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the frames show; names from the world's tables. `boxes` are (left, top, right, bottom) a frame, NaN where nothing is."""
+    """What the frames show, in names of the world's tables; NaN centres where a frame shows nothing."""
 
     color: str
     shape: str
@@ -55,7 +55,7 @@ def side(center: Tensor, width: int) -> str:
 
 
 def _masks(frames: Tensor) -> tuple[Tensor, str]:
-    """`(frames, height, width)` booleans of the shape, and its colour: the palette's most frequent outside the ground."""
+    """`(frames, height, width)` booleans of the shape, and its colour: the palette's most frequent off the ground."""
     names = list(COLORS)
     table = _classes()
     levels = (frames >> 2).long()
@@ -77,7 +77,7 @@ def _masks(frames: Tensor) -> tuple[Tensor, str]:
 
 @cache
 def _classes() -> Tensor:
-    """For each colour of 6 bits a channel: the index of the nearest palette colour, -1 where a ground's tone is nearer."""
+    """For colours of 6 bits a channel: the index of the nearest palette colour, -1 where a ground's tone is nearer."""
     level = torch.arange(64) * 4.0 + 2
     cube = torch.stack(torch.meshgrid(level, level, level, indexing="ij"), dim=-1).reshape(-1, 3)
     palette = torch.tensor(list(COLORS.values()), dtype=torch.float32)
@@ -192,7 +192,7 @@ def _reversals(values: Tensor) -> int:
     """How often a path turns back by more than 8 % of the short edge."""
     count, sign, extreme = 0, 0, float(values[0])
     for value in values.tolist():
-        if sign >= 0 and value > extreme or sign <= 0 and value < extreme:
+        if (sign >= 0 and value > extreme) or (sign <= 0 and value < extreme):
             if sign == 0 and abs(value - float(values[0])) > 0.08:
                 sign = 1 if value > float(values[0]) else -1
                 extreme = value
@@ -204,7 +204,7 @@ def _reversals(values: Tensor) -> int:
 
 
 def _ground_shift(frames: Tensor, masks: Tensor) -> float:
-    """How far the ground moves sideways over the clip, in widths; positive to the right. 0 for a ground without features."""
+    """How far the ground moves sideways over the clip, in widths, positive to the right; 0 without features."""
     gray = frames.float().mean(-1)
     blocked = F.max_pool2d(masks[:, None].float(), 7, 1, 3)[:, 0] > 0
     gray = torch.where(blocked, torch.nan, gray)

@@ -1,4 +1,4 @@
-"""The video encoder's forward for training: the module's own weights, with norm, activation and padding fused by the compiler.
+"""The video encoder's forward for training: the module's own weights, with norm, activation and padding as one step.
 
 Same arithmetic as diffusers' classes (tests compare them); knows their attribute names and nothing of training.
 """

@@ -1,7 +1,7 @@
 """Sentences for clips: many ways to say the same thing, with details sometimes left out, and a split kept for tests.
 
-Knows what a `Clip` says and nothing of how it is drawn. Two things are never trained: the triples (shape, colour, motion)
-of `held_out`, and the sentence frames of `TEST_FRAMES`.
+Knows what a `Clip` says and nothing of how it is drawn. Two things are never trained: the triples (shape, colour,
+motion) of `held_out`, and the sentence frames of `TEST_FRAMES`.
 """
 
 from __future__ import annotations
@@ -44,19 +44,34 @@ _PLACE_WORDS = {
     "center": ("in the middle", "in the center", ""),
     "right": ("on the right", "on the right side", "at the right"),
 }
-_MOTION_WORDS = {
-    "right": ("moves to the right", "slides from left to right", "glides rightward", "travels right", "crosses the frame from left to right"),
-    "left": ("moves to the left", "slides from right to left", "glides leftward", "travels left", "crosses the frame from right to left"),
+_MOTION_WORDS: dict[str, tuple[str, ...]] = {
+    "right": (
+        "moves to the right",
+        "slides from left to right",
+        "glides rightward",
+        "travels right",
+        "crosses from left to right",
+    ),
+    "left": (
+        "moves to the left",
+        "slides from right to left",
+        "glides leftward",
+        "travels left",
+        "crosses from right to left",
+    ),
     "up": ("moves up", "rises", "floats upward", "climbs to the top", "drifts up"),
     "down": ("moves down", "sinks", "falls slowly", "descends", "drifts down"),
     "bounce": ("bounces", "bounces up and down", "hops on the floor", "keeps bouncing", "jumps up and down"),
     "clockwise": ("circles clockwise", "orbits clockwise", "goes around clockwise", "travels in a clockwise circle"),
-    "counterclockwise": ("circles counterclockwise", "orbits counterclockwise", "goes around anticlockwise", "travels in a counterclockwise circle"),
+    "counterclockwise": ("circles counterclockwise", "orbits counterclockwise", "goes around anticlockwise"),
     "grow": ("grows", "gets bigger", "swells", "grows larger and larger"),
     "shrink": ("shrinks", "gets smaller", "dwindles", "becomes smaller and smaller"),
     "still": ("stays still", "does not move", "rests", "hovers in place", "stands still"),
-}  # fmt: skip
-_DRIFT_WORDS = {1: ("to the right", "while moving right", "from left to right"), -1: ("to the left", "while moving left", "from right to left")}  # fmt: skip
+}
+_DRIFT_WORDS = {
+    1: ("to the right", "while moving right", "from left to right"),
+    -1: ("to the left", "while moving left", "from right to left"),
+}
 _PAN_WORDS = {
     "pan right": ("the camera pans right past", "the camera moves right across", "camera pan to the right over"),
     "pan left": ("the camera pans left past", "the camera moves left across", "camera pan to the left over"),
@@ -94,7 +109,7 @@ TEST_PAN_FRAMES = ("{Pan} {subject}, {ground} behind; {sound}.",)
 
 
 def held_out(clip: Clip) -> bool:
-    """Whether this (shape, colour, motion) is kept from training: about one triple in twelve, none of a kind entirely."""
+    """Whether this (shape, colour, motion) is kept from training: one triple in twelve, none of a kind entirely."""
     return (clip.shape * 5 + clip.color * 7 + clip.motion * 11) % 12 == 3
 
 

@@ -1,6 +1,6 @@
 """Packed sequences for training: diffusers' own layouts, and a forward in which each clip of a batch has its own times.
 
-The stock forward takes one plan of timesteps a batch; this one is the same arithmetic with a table a clip (tests compare).
+The stock forward takes one plan of timesteps a batch; this is the same arithmetic with a table a clip.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def shifted(base: Tensor, shift: float) -> Tensor:
 
 
 def clip_times(base: Tensor) -> Tensor:
-    """Times `(batch, ROLES)` of clips at points `base` `(batch,)`: video and audio share the grid's point, as in a sampler."""
+    """Times `(batch, ROLES)` at grid points `base` `(batch,)`; video and audio share a point, as in a sampler."""
     video = 1 - shifted(base, VIDEO_SHIFT)
     audio = 1 - shifted(base, AUDIO_SHIFT)
     return torch.stack((video, audio, video.clamp(min=CONDITION_TIME), torch.ones_like(video)), dim=1)
@@ -125,7 +125,7 @@ Block = Callable[..., Tensor]
 
 
 def modulated_block(block: Any, hidden: Tensor, table: Tensor, adaln: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """One transformer block with a modulation table for each clip: `table` is `(batch, ROLES * MODALITIES, 6 * hidden)`.
+    """One transformer block; `table` is each clip's modulation, `(batch, ROLES * MODALITIES, 6 * hidden)`.
 
     The rows' modulation is a product with a one-hot matrix: a gather's gradient would collide in twelve rows.
     """

@@ -5,6 +5,7 @@ For judging a model while it trains, many clips at a time; the scores of record 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ def sample(
         seen.shape, generator=generator
     ).to(device)
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        for here, there in zip(base[:-1], base[1:], strict=True):
+        for here, there in pairwise(base):
             times = packing.clip_times(here.expand(len(entries)).to(device))
             rows = torch.cat((seen, video), 1), torch.cat((conditions[1], audio), 1), text
             flow, audio_flow = packing.velocity(model, group.plan, rows, times)

@@ -1,4 +1,4 @@
-"""What a clip must show and sound like to count, and the table of shares; detectors decide, the asked clip is the measure.
+"""What a clip must show and sound like to count, and the table of shares; detectors decide, by the clip asked for.
 
 Knows nothing of how a clip was made: by the world itself (a check of the detectors) or by a model.
 """
@@ -26,7 +26,7 @@ GOALS = {
 
 
 def judge(clip: Clip, frames: Tensor, audio: Tensor) -> dict[str, bool]:
-    """Which of the goals that apply to `clip` its frames `(n, height, width, 3)` uint8 and audio `(2, samples)` meet."""
+    """Which goals of `clip` are met by frames `(n, height, width, 3)` uint8 and audio `(2, samples)`."""
     seen = detectors.look(frames)
     heard = hearing.listen(audio)
     motion = world.MOTIONS[clip.motion]

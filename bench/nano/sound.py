@@ -1,7 +1,7 @@
 """The sound of a clip: a tone whose pitch class is the shape's, panned with it, clicks at bounces, maybe a drone.
 
-Every frequency is a multiple of 5 Hz, so that at 40 latents a second the phase of a tone repeats every few latents and a
-small model can keep it; each is within 25 cents of the tempered note.
+Every frequency is a multiple of 5 Hz, so that at 40 latents a second the phase of a tone repeats every few latents and
+a small model can keep it; each is within 25 cents of the tempered note.
 """
 
 from __future__ import annotations

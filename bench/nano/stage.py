@@ -1,4 +1,4 @@
-"""What every training stage shares: a clock with a limit, averaged weights, and saving what the next stage resumes from.
+"""What every training stage shares: a clock with a limit, averaged weights, and saving what the next one resumes from.
 
 Knows tensors by name and nothing of what they mean.
 """
@@ -6,7 +6,6 @@ Knows tensors by name and nothing of what they mean.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +90,7 @@ def save(folder: Path, name: str, tensors: dict[str, Tensor], notes: dict[str, A
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{name}.part"
     save_file({key: value.detach().contiguous().cpu() for key, value in tensors.items()}, part)
-    os.replace(part, folder / f"{name}.safetensors")
+    part.replace(folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps(notes, indent=2), encoding="utf-8")
 
 

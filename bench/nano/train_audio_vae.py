@@ -1,7 +1,7 @@
-"""Train the audio VAE on two-second pieces of one channel: the world's sounds, and free tones so that others pass too.
+"""Train the audio VAE on pieces of one channel: the world's sounds, and some free tones so that others pass too.
 
-`python -m bench.nano.train_audio_vae --out FOLDER [--resume FOLDER] --minutes 3`; writes `audio_vae.safetensors`, averaged
-weights, with the latents' statistics in its notes.
+`python -m bench.nano.train_audio_vae --out FOLDER [--resume FOLDER] --minutes 3` writes `audio_vae.safetensors`:
+averaged weights, with the latents' statistics in its notes.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ from bench.nano import sound, stage, world
 from bench.nano.architecture import audio_vae
 
 NAME = "audio_vae"
-PIECE = 80 * sound.LATENT_SAMPLES  # two seconds
+PIECE = 24 * sound.LATENT_SAMPLES  # 0.6 s: many short pieces teach more a second than few long ones
+LONG = 4  # times as long is every tenth batch, because attention must hold over a whole clip
 _WINDOWS = (256, 512, 1024, 2048)
 _KL = 1e-5
 _NOISE = 0.05  # of the latents' own size, as the video VAE's
 
 
-def sample_batch(rng: random.Random, size: int, device: torch.device, free: float = 0.25) -> Tensor:
-    """Pieces `(size, 1, PIECE)` within -1..1; a share of `free` are tones of any pitch with a little noise."""
+def sample_batch(rng: random.Random, size: int, device: torch.device, free: float = 0.1, times: int = 1) -> Tensor:
+    """Pieces `(size, 1, times * PIECE)` within -1..1; a share of `free` are tones of any pitch with a little noise."""
+    length = times * PIECE
     clips = [world.sample(rng) for _ in range(size)]
     waves = sound.sound(world.Batch(clips, device), 224, 128)
     pieces = []
     for row in range(size):
-        start = rng.randrange((waves.shape[2] - PIECE) // sound.LATENT_SAMPLES + 1) * sound.LATENT_SAMPLES
-        # A reference may start anywhere, so a third of the pieces ignore the latents' grid.
-        start += rng.randrange(sound.LATENT_SAMPLES) if rng.random() < 0.33 else 0
-        start = min(start, waves.shape[2] - PIECE)
-        pieces.append(waves[row, rng.randrange(2), start : start + PIECE])
+        start = rng.randrange((waves.shape[2] - length) // sound.LATENT_SAMPLES + 1) * sound.LATENT_SAMPLES
+        # A reference may start anywhere, so some pieces ignore the latents' grid.
+        start += rng.randrange(sound.LATENT_SAMPLES) if rng.random() < free else 0
+        start = min(start, waves.shape[2] - length)
+        pieces.append(waves[row, rng.randrange(2), start : start + length])
     batch = torch.stack(pieces)
     count = int(size * free)
     if count:
-        times = torch.arange(PIECE, device=device) / sound.SAMPLE_RATE
+        seconds = torch.arange(length, device=device) / sound.SAMPLE_RATE
         hertz = torch.tensor([[100 * 12 ** rng.random()] for _ in range(count)], device=device)
         level = torch.tensor([[rng.uniform(0.05, 0.5)] for _ in range(count)], device=device)
         second = torch.tensor([[rng.uniform(0, 0.6)] for _ in range(count)], device=device)
-        angle = 2 * torch.pi * (hertz * times + torch.rand(count, 1, device=device))
-        noise = torch.randn(count, PIECE, device=device) * 0.004
+        angle = 2 * torch.pi * (hertz * seconds + torch.rand(count, 1, device=device))
+        noise = torch.randn(count, length, device=device) * 0.004
         batch[:count] = (level * (torch.sin(angle) + second * torch.sin(2 * angle)) + noise).clamp(-1, 1)
     return batch[:, None]
 
@@ -114,7 +116,8 @@ def train(options: argparse.Namespace) -> None:
         print(f"{clock.elapsed_s:6.0f} s  step {steps}  held-out {quality:.2f} dB  {rate:.2f} steps/s", flush=True)
 
     while clock.running() and steps - first < options.max_steps:
-        wave = sample_batch(rng, options.batch, device)
+        times = LONG if rng.random() < 0.1 else 1
+        wave = sample_batch(rng, max(1, options.batch // times), device, options.free, times)
         stage.set_rate(optimizer, stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
         optimizer.zero_grad(set_to_none=True)
         decoded, kl = round_trip(vae, wave, _NOISE)
@@ -139,7 +142,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--batch", type=int, default=48)
     parser.add_argument("--check", type=int, default=48)
-    parser.add_argument("--lr", type=float, default=1.5e-3)
+    parser.add_argument("--free", type=float, default=0.1, help="share of free tones, and of pieces off the grid")
+    parser.add_argument("--lr", type=float, default=1.0e-3)
     parser.add_argument("--lr-end", type=float, default=1e-4)
     parser.add_argument("--seed", type=int, default=2)
     parser.add_argument("--report-s", type=float, default=30.0)

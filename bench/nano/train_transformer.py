@@ -19,7 +19,6 @@ from torch import Tensor
 from bench.nano import (
     architecture,
     conditioner,
-    fast_encoder,
     packing,
     sampling,
     scores,
@@ -27,7 +26,7 @@ from bench.nano import (
     train_audio_vae,
     train_video_vae,
 )
-from bench.nano.dataset import Canvas, Encoders, Group, Shard, keyframe_shard, reference_shard
+from bench.nano.dataset import Canvas, Encoders, Group, Shard, Wanted, keyframe_shard, reference_shard
 
 # (canvas, frames, share of the clips): mostly the default, then every ratio and the lengths up to the largest.
 KEYFRAME_SHARDS: tuple[tuple[Canvas, int, float], ...] = (
@@ -51,7 +50,7 @@ _LEAST_BASE = 0.02  # the last point but one of a 50 point grid; nothing is samp
 _AUDIO_WEIGHT = 0.6
 
 
-def encoders_of(folder: Path, device: torch.device, compiled: bool) -> Encoders:
+def encoders_of(folder: Path, device: torch.device) -> Encoders:
     """The trained VAEs of `folder` with their statistics, and the conditioner."""
     models = []
     for name, build in ((train_video_vae.NAME, architecture.video_vae), (train_audio_vae.NAME, architecture.audio_vae)):
@@ -64,11 +63,8 @@ def encoders_of(folder: Path, device: torch.device, compiled: bool) -> Encoders:
         models.append(model.to(device).eval().requires_grad_(False))
     if device.type == "cuda":
         models[0].encoder.to(memory_format=torch.channels_last_3d)
-    activate: fast_encoder.Activate = fast_encoder.activate
-    if compiled:
-        activate = torch.compile(fast_encoder.activate, dynamic=True)
     presenter = conditioner.Presenter(Path(tempfile.mkdtemp(prefix="h3-nano-")))
-    return Encoders(models[0], models[1], conditioner.build().to(device), presenter, activate)
+    return Encoders(models[0], models[1], conditioner.build().to(device), presenter)
 
 
 def make_shards(
@@ -81,11 +77,11 @@ def make_shards(
         began = time.monotonic()
         count = max(8, int(clips * (1.0 if only_default else share)))
         make = keyframe_shard if task == "t2va" else reference_shard
-        shard = make(encoders, rope, rng, canvas, num_frames, count)
+        shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count))
         prompts = sum(len(group.clip) for group in shard.groups)
         taken = time.monotonic() - began
         print(
-            f"shard {canvas} x {num_frames}: {count} clips, {prompts} prompts, {len(shard.groups)} layouts, {taken:.1f} s",
+            f"{canvas} x {num_frames}: {count} clips, {prompts} prompts, {len(shard.groups)} layouts, {taken:.1f} s",
             flush=True,
         )
         shards.append(shard)
@@ -152,7 +148,7 @@ def train(options: argparse.Namespace) -> None:
     rng = random.Random(options.seed + steps)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    encoders = encoders_of(options.vaes, device, options.compile)
+    encoders = encoders_of(options.vaes, device)
     shards = make_shards(options.task, encoders, model.rope, rng, options.clips, options.only_default)
     choices = [(shard, group) for shard in shards for group in shard.groups]
     shares = [len(group.clip) * shard.video.shape[1] ** 0.5 for shard, group in choices]
@@ -217,7 +213,7 @@ def main() -> None:
     parser.add_argument("--resume", type=Path)
     parser.add_argument("--start-from", type=Path, help="folder of a transformer that a first ref2va stage begins with")
     parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--clips", type=int, default=30000)
+    parser.add_argument("--clips", type=int, default=12000)
     parser.add_argument("--only-default", action="store_true", help="the default canvas and 107 frames alone")
     parser.add_argument("--rows", type=int, default=110_000, help="packed rows a step")
     parser.add_argument("--lr", type=float, default=1.2e-3)

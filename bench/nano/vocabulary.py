@@ -1,6 +1,6 @@
 """The tiny model's tokenizer: byte-level BPE learned from its own sentences, with Qwen's special tokens after it.
 
-Writes files that `Qwen2TokenizerFast` reads; small, because an embedding of Qwen's 151,936 rows would be the largest part.
+Writes files that `Qwen2TokenizerFast` reads; an embedding of Qwen's 151,936 rows would be the largest part.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ the a an and of in on at to from with into over under by for as is are it its th
 light dark bright slow slowly fast quickly moves move moving motion close wide background foreground frame video sound
 music audio voice person man woman child street city night day sky cloud water sea tree mountain field grass flower
 fire smoke glass table room window door wall house car train picture subject first second one two three four five
-""".split()
+"""
 
 
 @cache
@@ -33,11 +33,14 @@ def _learned() -> tuple[dict[str, int], list[str]]:
     lines = [grammar.describe(world.sample(rng), rng, test=index % 5 == 0) for index in range(4000)]
     lines += [grammar.sounds_like(grammar.imitate(world.sample(rng), rng, "<Picture 1>"), rng) for _ in range(400)]
     lines += ["<Picture 1>: <Picture 2>: <Audio 1>: <Video 1>: <0.2 seconds>"] * 400 + [
-        f" {word}" for word in _COMMON
+        f" {word}" for word in _COMMON.split()
     ] * 8
     tokenizer = Tokenizer(models.BPE())
     # Qwen's own split (transformers, tokenization_qwen2.py), so that merges never cross what it separates.
-    split = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    split = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(split), "isolated"),

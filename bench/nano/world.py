@@ -152,7 +152,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where shapes are: `x`, `y` in pixels, `radius` in pixels, `shift` of the ground in pixels; each `(batch, times)`."""
+    """Where shapes are: `x`, `y`, `radius` and the ground's `shift`, in pixels, each `(batch, times)`."""
 
     x: Tensor
     y: Tensor
@@ -165,7 +165,8 @@ def path(batch: Batch, times: Tensor, width: int, height: int) -> Path:
     short = min(width, height)
     radius = torch.tensor(RADII, device=batch.device)[batch.size.long()] * short
     part = (times / batch.duration).clamp(0, 1)
-    reach = 1.12 * radius
+    swells = batch.does("grow") | batch.does("shrink")
+    reach = 1.12 * radius * torch.where(swells, 1.4, 1.0)
     left, right = reach, width - reach
     top, bottom = reach, height - reach
     ones = torch.ones_like(times)

@@ -1,0 +1,131 @@
+"""Each stage for a step or two on the smallest canvas, and the checkpoint they are put into."""
+
+import argparse
+import json
+import random
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from bench.nano import assemble, dataset, packing, sampling, stage, train_audio_vae, train_transformer, train_video_vae
+
+SMALL = (96, 64)
+
+
+def _options(parser_main, monkeypatch, *arguments):
+    """The namespace that the stage's own command line gives."""
+    caught: list[argparse.Namespace] = []
+    module = __import__(parser_main.__module__, fromlist=["train"])
+    monkeypatch.setattr(module, "train", caught.append)
+    monkeypatch.setattr("sys.argv", ["stage", *map(str, arguments)])
+    parser_main()
+    monkeypatch.undo()
+    return caught[0]
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory):
+    """A folder with both VAEs after a step, and the video VAE after one more of its decoder alone."""
+    folder = tmp_path_factory.mktemp("stages")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        common = ("--out", folder, "--minutes", "1", "--batch", "2", "--check", "2", "--max-steps", "1")
+        video = _options(train_video_vae.main, monkeypatch, *common, "--no-compile", "--canvases", "1")
+        audio = _options(train_audio_vae.main, monkeypatch, *common)
+        monkeypatch.setattr(train_video_vae, "CANVASES", ((SMALL, 1.0),))
+        monkeypatch.setattr(train_audio_vae, "PIECE", 8 * 800)
+        train_video_vae.train(video)
+        train_audio_vae.train(audio)
+        video.resume = folder
+        video.freeze_encoder = True
+        before = _tensors(folder / "video_vae.safetensors")
+        train_video_vae.train(video)
+    after = _tensors(folder / "video_vae.safetensors")
+    assert torch.equal(before["encoder.conv_in.weight"], after["encoder.conv_in.weight"])
+    assert not torch.equal(before["decoder.proj_out.weight"], after["decoder.proj_out.weight"])
+    return folder
+
+
+def _tensors(path):
+    with safe_open(path, "pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  a safetensors handle is no dict
+
+
+def test_stages_count_their_steps_on(stages):
+    notes = json.loads((stages / "video_vae.json").read_text())
+    assert notes["steps"] == 2
+    assert len(notes["latents_mean"]) == 24
+    assert min(notes["latents_std"]) > 0
+
+
+@pytest.mark.parametrize(("task", "name"), [("t2va", "transformer"), ("ref2va", "transformer_ref")])
+def test_a_transformer_stage_trains_and_saves_released_types(stages, tmp_path, monkeypatch, task, name):
+    options = _options(
+        train_transformer.main, monkeypatch, "--task", task, "--vaes", stages, "--out", tmp_path, "--minutes", "1",
+        "--clips", "2", "--rows", "500", "--max-steps", "1", "--no-compile", "--judge", "0",
+    )  # fmt: skip
+    table = ((SMALL, 22, 1.0),)
+    monkeypatch.setattr(train_transformer, "KEYFRAME_SHARDS", table)
+    monkeypatch.setattr(train_transformer, "REFERENCE_SHARDS", table)
+    monkeypatch.setattr(dataset.reference_shard, "__defaults__", (22,))
+    monkeypatch.setattr(dataset, "IMAGE_CANVAS", (64, 64))
+    train_transformer.train(options)
+    tensors = _tensors(tmp_path / f"{name}.safetensors")
+    # diffusers pins the projections in and out and the time embedder: MiniMaxH3Transformer3DModel._keep_in_fp32_modules
+    assert tensors["proj_in.weight"].dtype == torch.float32
+    assert tensors["time_embedder.linear_1.weight"].dtype == torch.float32
+    assert tensors["transformer_blocks.0.attn.to_q.weight"].dtype == torch.bfloat16
+
+
+def test_sampling_with_the_true_velocity_returns_the_target(stages):
+    encoders = train_transformer.encoders_of(stages, torch.device("cpu"))
+    rope = train_transformer.architecture.transformer().rope
+    wanted = dataset.Wanted(SMALL, 39, 2)
+    shard = dataset.keyframe_shard(encoders, rope, random.Random(0), wanted, captions=1)
+    group = next(group for group in shard.groups if not group.visual)
+    target, sounds = shard.video[group.clip[:1]].float(), shard.audio[group.clip[:1]].float()
+
+    class Truth:
+        """Velocity (target - x) / sigma leads straight to the target from anywhere."""
+
+    def velocity(_model, _plan, rows, times):
+        video_sigma, audio_sigma = 1 - times[0, 0], 1 - times[0, 1]
+        return (target - rows[0]) / video_sigma, (sounds - rows[1]) / audio_sigma
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(packing, "velocity", velocity)
+        generator = torch.Generator().manual_seed(0)
+        video, audio = sampling.sample(Truth(), group, shard, torch.tensor([0]), 4, generator)
+    torch.testing.assert_close(video, target, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(audio, sounds, atol=1e-4, rtol=1e-4)
+    frames, waves = sampling.decode(encoders, shard, video, audio)
+    assert frames.shape == (1, 39, 64, 96, 3)
+    assert waves.shape == (1, 2, 65 * 800)
+
+
+def test_a_checkpoint_of_the_stages_fits(stages, tmp_path):
+    with pytest.raises(FileNotFoundError, match="transformer"):
+        assemble.assemble(stages, tmp_path / "incomplete")
+    sizes = assemble.assemble(stages, tmp_path / "whole", fresh=True)
+    assert sum(sizes.values()) <= 40_000_000
+    assert max(path.stat().st_size for path in (tmp_path / "whole").rglob("*.safetensors")) <= 10_000_000
+    index = json.loads((tmp_path / "whole" / "modular_model_index.json").read_text())
+    assert index["canvas_short_edge"] == 128
+    vae = {}
+    for path in (tmp_path / "whole" / "vae").glob("*.safetensors"):
+        vae |= _tensors(path)
+    assert vae["encoder.conv_in.weight"].dtype == torch.float32
+    assert vae["decoder.proj_out.weight"].dtype == torch.bfloat16
+
+
+def test_an_average_forgets_its_start_and_swaps_back():
+    module = torch.nn.Linear(1, 1, bias=False)
+    average = stage.Average(module, 0.9)
+    with torch.no_grad():
+        module.weight.fill_(3.0)
+    for _ in range(200):
+        average.update()
+    average.swap()
+    assert float(module.weight) == pytest.approx(3.0, abs=1e-3)
+    average.swap()
+    assert float(module.weight) == 3.0

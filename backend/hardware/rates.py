@@ -14,7 +14,7 @@ from typing import Any
 from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import Placement
 from backend.hardware.probe import Gpu
-from backend.hardware.request_shape import TILE_PX, RequestShape
+from backend.hardware.request_shape import RequestShape
 from backend.presets import HardwarePreset
 from backend.types import Task
 
@@ -116,9 +116,8 @@ def _exchange_s(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gp
 def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seconds:
     """Seconds from latents to all frames in the encoder."""
     if gpu is None:
-        tile_px = min(shape.width, TILE_PX) * min(shape.height, TILE_PX)
-        work = shape.tiles * tile_px * shape.num_frames
-        return Seconds(seconds=CPU_DECODE_S + work * CPU_TILE_PX_S, basis=CPU_BASIS)
+        frame_s = CPU_DECODE_FRAME_S + shape.width * shape.height * CPU_DECODE_PX_S
+        return Seconds(seconds=shape.num_frames * frame_s, basis=CPU_BASIS)
     share = preset.world_size if preset.parallel.vae_tile_parallel else 1
     tiles = -(-shape.tiles // share) * shape.chunks
     factor = 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
@@ -215,13 +214,13 @@ def _fit(points: tuple[tuple[int, float], ...]) -> tuple[float, float, float]:
     return a, b / scale, c / scale**2
 
 
-# The tiny model on two CPU cores, one thread, float32; a user's own jobs replace these at once.
-CPU_BASIS = "measured on two CPU cores with the tiny model"
+# The tiny model in float32, seconds of one thread of a server's CPU; a user's own jobs correct these at once.
+CPU_BASIS = "measured on a CPU with the tiny model"
 CPU_LOAD_S = 7.0
 CPU_ENCODE_S = 0.05
 CPU_ENCODE_PX_S = 4e-6
-CPU_DECODE_S, CPU_TILE_PX_S = 0.35, 1.7e-7  # once, and each pixel of each tile, overlaps included
-CPU_STEP = (0.005, 4.0e-5, 1.9e-8)  # of 1,300 to 7,700 rows
+CPU_DECODE_FRAME_S, CPU_DECODE_PX_S = 1.9e-3, 1.5e-7  # each frame (its sound included), and each pixel of it
+CPU_STEP = (0.0115, 1.0e-6, 4.5e-8)  # of 900 to 7,700 rows
 
 
 def _on_cpu(preset: HardwarePreset, shape: RequestShape) -> Seconds:

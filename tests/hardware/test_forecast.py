@@ -123,6 +123,42 @@ def test_finished_jobs_correct_each_stage():
     assert "loaded already" in loaded[Stage.LOAD].basis
 
 
+# The tiny model on one thread, seconds of that thread's CPU time (which other programs do not disturb) for denoising
+# and decoding: (width, height, frames, sigma points), denoise, decode. Taken from the worker's own code, run here.
+TINY_TIMES = [
+    ((224, 128, 107, 6), 0.448, 0.504),
+    ((320, 192, 124, 6), 1.774, 1.360),
+    ((224, 128, 124, 6), 0.587, 0.670),
+    ((224, 128, 209, 6), 1.435, 1.254),
+    ((320, 192, 107, 6), 1.374, 1.098),
+    ((448, 256, 107, 4), 2.216, 1.786),
+    ((224, 128, 362, 4), 2.454, 2.107),
+    ((320, 192, 209, 4), 2.700, 2.317),
+    ((448, 256, 209, 3), 5.392, 4.484),
+    ((128, 128, 107, 6), 0.262, 0.460),
+    ((256, 256, 124, 4), 1.086, 1.103),
+]
+
+
+@pytest.mark.parametrize("speed", [0.5, 1.0, 3.0])
+def test_the_tiny_model_is_foreseen_within_15_percent_after_two_jobs(speed):
+    """On a machine of any speed: two finished jobs say how fast it is, formulas how jobs differ."""
+
+    def tiny(size):
+        width, height, frames, steps = size
+        return dataclasses.replace(shape(width, height, frames, steps=steps), text_rows=52)
+
+    preset, cpu = SHIPPED["tiny-cpu"], machine(0)
+    jobs = [
+        (tiny(size), {Stage.DENOISE: speed * first, Stage.DECODE: speed * second}) for size, first, second in TINY_TIMES
+    ]
+    history = [FinishedJob(shape=asked, seconds=seconds) for asked, seconds in jobs[:2]]
+    for asked, seconds in jobs[2:]:
+        told = forecast(cpu, question(preset, asked, history=history, warm=True)).times
+        foreseen = sum(time.seconds for time in told if time.stage in seconds)
+        assert foreseen == pytest.approx(sum(seconds.values()), rel=0.15), asked
+
+
 def test_a_refusal_names_changes_that_really_fit():
     """Many references on four cards of 24 GB: the longest clip is too much, and each way out that is named fits."""
     hardware, preset = machine(4, 23.99, name="NVIDIA GeForce RTX 4090"), SHIPPED["4x24gb"]

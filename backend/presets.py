@@ -194,6 +194,12 @@ def _check_parallel(name: str, preset: HardwarePreset) -> None:
         )
     if preset.parallel.fsdp and degree == 1:
         raise PresetError(f"{file}: parallel.fsdp=true: needs an ulysses_degree over 1, whose ranks hold the shards")
+    if preset.parallel.fsdp and not preset.runtime.fused_block:
+        raise PresetError(f"{file}: parallel.fsdp=true: needs runtime.fused_block, which gathers block after block")
+    if readers > 1 and not preset.runtime.fast_load:
+        raise PresetError(
+            f"{file}: parallel.conditioner_tensor_parallel={readers}: needs runtime.fast_load, which cuts what it reads"
+        )
     if not 0 <= preset.fleets <= 8:
         raise PresetError(f"{file}: fleets={preset.fleets}: must be 0 (as many as fit) to 8")
     if preset.device is Device.CUDA and preset.requires.gpus not in (0, preset.world_size):

@@ -41,6 +41,16 @@ def test_shipped_presets_load():
         ("[parallel]\nfsdp = true\n", r"odd\.toml.*fsdp=true: needs an ulysses_degree over 1"),
         ("[parallel]\nring_degree = 2\n", r"odd\.toml.*unknown key 'ring_degree'"),
         ("fleets = 9\n", r"odd\.toml.*fleets=9"),
+        ("[parallel]\nulysses_degree = 6\n", r"odd\.toml.*ulysses_degree=6: must be one of \(1, 2, 4, 7, 8\)"),
+        (
+            "world_size = 2\n[parallel]\nulysses_degree = 2\nfsdp = true\n[runtime]\nfused_block = false\n",
+            r"odd\.toml.*fsdp=true: needs runtime\.fused_block",
+        ),
+        (
+            "world_size = 2\n[parallel]\nulysses_degree = 2\nconditioner_tensor_parallel = 2\n"
+            "[runtime]\nfast_load = false\n",
+            r"odd\.toml.*conditioner_tensor_parallel=2: needs runtime\.fast_load",
+        ),
         ("[runtime]\nturbo = true\n", r"odd\.toml.*unknown key 'turbo'"),
         ("title = 'twice'\n", r"odd\.toml"),
         ("= nonsense", r"odd\.toml"),

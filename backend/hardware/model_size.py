@@ -37,6 +37,7 @@ class ModelSize:
     dtype_bytes: int = 2
     text_encoder: int = 51_505_000_000  # 66.71 GB stored, less 14 layers of 975 MB and a head of 1.56 GB
     trunk: int = 40_200_700_000  # 33.123 B - 13.039 B parameters in bf16; 16.7 M of them stay float32
+    outside_blocks: int = 1_664_000_000  # of `trunk`, what every rank holds whole: refiner, embedder, projections
     adaln: int = 26_078_739_456
     vae: int = (
         5_573_000_000  # 5.19 GiB on the GPU: decoder 2.42 B in bf16, encoder 180 M in float32 (bench decode.json)
@@ -84,6 +85,7 @@ def _as_float32(size: ModelSize) -> ModelSize:
         dtype_bytes=4,
         text_encoder=2 * size.text_encoder,
         trunk=2 * size.trunk,
+        outside_blocks=2 * size.outside_blocks,
         adaln=2 * size.adaln,
         vae=4 * 2_603_868_984,
     )
@@ -93,7 +95,7 @@ def _as_float32(size: ModelSize) -> ModelSize:
 def _read(folder: Path, dtype_bytes: int, task_folder: str, _changed: int) -> ModelSize:
     transformer, vae = _config(folder / task_folder), _config(folder / "vae")
     text = _config(folder / "text_encoder")
-    weights: dict[str, int] = {"adaln": 0}
+    weights: dict[str, int] = {"adaln": 0, "outside_blocks": 0}
     stored = 0
     for name in ("text_encoder", task_folder, "vae", "audio_vae"):
         loaded = 0
@@ -104,6 +106,8 @@ def _read(folder: Path, dtype_bytes: int, task_folder: str, _changed: int) -> Mo
                 weights["adaln"] += size
             elif not _cut(name, key):
                 loaded += size
+                if name == task_folder and not key.startswith("transformer_blocks."):
+                    weights["outside_blocks"] += size
         weights["trunk" if name == task_folder else name] = loaded
     return ModelSize(
         dtype_bytes=dtype_bytes,

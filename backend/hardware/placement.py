@@ -107,9 +107,10 @@ def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size:
         gpus = pick_gpus(preset, hardware.gpus) or tuple(imaginary(preset))
     weights = [_weights(preset, size, shape, rank) for rank in range(preset.world_size)]
     parked = _parked(preset, weights, gpus)
+    case = _Case(preset, shape, size, parked)
     places = []
     for rank, (gpu, held) in enumerate(zip(gpus, weights, strict=True)):
-        stages = tuple(_stage(stage, preset, shape, size, held, parked, gpu) for stage in USED_IN)
+        stages = tuple(_stage(stage, case, held, gpu) for stage in USED_IN)
         places.append(RankPlace(rank=rank, gpu=gpu, stages=stages))
     host = _host(preset, shape, weights, parked, places)
     placement = Placement(ranks=tuple(places), parked=parked, host=host)
@@ -137,17 +138,17 @@ def _weights(preset: HardwarePreset, size: ModelSize, shape: RequestShape, rank:
     parallel, runtime = preset.parallel, preset.runtime
     tables = size.tables(shape.forwards, shape.timesteps)
     use_tables = runtime.adaln_tables and (tables < size.adaln or runtime.fast_load)
-    trunk = size.trunk / parallel.tensor_parallel_size
+    blocks = (size.trunk - size.outside_blocks) / parallel.tensor_parallel_size
     if parallel.fsdp and parallel.ulysses_degree > 1:  # own shard, and two blocks gathered: one in use, one arriving
-        trunk = trunk / parallel.ulysses_degree + 2 * trunk / max(1, size.layers)
+        blocks = blocks / parallel.ulysses_degree + 2 * blocks / max(1, size.layers)
+    trunk = size.outside_blocks + blocks
     adaln = 0.0 if use_tables else size.adaln / parallel.tensor_parallel_size
     readers = parallel.conditioner_tensor_parallel
-    decodes = rank == 0 or parallel.vae_tile_parallel
     return {
         "text_encoder": size.text_encoder / readers if rank < readers else 0.0,
         "transformer": trunk + adaln,
         "tables": float(tables) if use_tables else 0.0,
-        "vae": float(size.vae) if decodes or shape.encoded_px else 0.0,
+        "vae": float(size.vae),
         "audio_vae": float(size.audio_vae),
     }
 
@@ -174,25 +175,28 @@ def _visiting(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) 
     return max((held[name] for name in USED_IN[stage] if name in parked), default=0.0)
 
 
-def _stage(  # noqa: PLR0913 - one call, from `place`
-    stage: Stage,
-    preset: HardwarePreset,
-    shape: RequestShape,
-    size: ModelSize,
-    held: Mapping[str, float],
-    parked: tuple[str, ...],
-    gpu: Gpu | None,
-) -> StageMemory:
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is placed: the same for every rank and stage."""
+
+    preset: HardwarePreset
+    shape: RequestShape
+    size: ModelSize
+    parked: tuple[str, ...]
+
+
+def _stage(stage: Stage, case: _Case, held: Mapping[str, float], gpu: Gpu | None) -> StageMemory:
+    parked = case.parked
     parts = []
     for name, held_bytes in held.items():
         here = name not in parked or (name in USED_IN[stage] and held_bytes == _visiting(stage, held, parked))
         if name == "tables":
             here = stage is Stage.DENOISE or "transformer" not in parked
         if here and held_bytes:
-            basis = FORMULA if name == "tables" else f"{FORMULA}: {size.source}"
+            basis = FORMULA if name == "tables" else f"{FORMULA}: {case.size.source}"
             parts.append(Part(name=name, gib=held_bytes / GIB, basis=basis))
     used = sum(part.gib for part in parts) * GIB
-    parts += _work(stage, preset, shape, size, used, gpu)
+    parts += _work(stage, case, used, gpu)
     if gpu is not None:
         parts.append(
             Part(name="CUDA context and libraries", gib=LIBRARIES / GIB, basis="typical of torch 2.11, CUDA 13")
@@ -200,9 +204,8 @@ def _stage(  # noqa: PLR0913 - one call, from `place`
     return StageMemory(stage=stage, parts=tuple(parts))
 
 
-def _work(
-    stage: Stage, preset: HardwarePreset, shape: RequestShape, size: ModelSize, used: float, gpu: Gpu | None
-) -> list[Part]:
+def _work(stage: Stage, case: _Case, used: float, gpu: Gpu | None) -> list[Part]:
+    preset, shape, size = case.preset, case.shape, case.size
     if stage is Stage.ENCODE:
         text = shape.text_rows * size.text_hidden * size.dtype_bytes * 20
         picture = min(shape.encoded_px, ENCODER_TILE_PX) * ENCODER_PX_BYTES * size.vae_width / 2048

@@ -151,6 +151,7 @@ TINY = ModelSize(
     dtype_bytes=4,
     text_encoder=22_237_952,
     trunk=1_480_576,
+    outside_blocks=560_512,
     adaln=625_152,
     vae=1_583_264,
     audio_vae=2_055_916,

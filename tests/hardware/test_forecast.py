@@ -13,7 +13,7 @@ from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import place
 from backend.hardware.report import forecast_lines
 from backend.hardware.request_shape import shape_of
-from backend.presets import HardwarePreset, Parallel
+from backend.presets import HardwarePreset, Offload, Parallel, RuntimeOptions
 from backend.types import (
     GenerationRequest,
     Geometry,
@@ -74,7 +74,11 @@ def test_an_unmeasured_card_is_scaled_by_its_data_sheet_and_says_so():
 def test_two_consumer_cards_are_near_what_was_published():
     """vLLM-Omni on two RTX 5090s: 8 min 38 s for 1344x768, 124 frames, 50 steps, everything included."""
     hardware = machine(2, 31.84, name="NVIDIA GeForce RTX 5090")
-    answer = forecast(hardware, question(SHIPPED["2x32gb"], shape(1344, 768, 124), warm=True))
+    parallel = Parallel(tensor_parallel_size=2, conditioner_tensor_parallel=2)
+    preset = dataclasses.replace(
+        BASE, world_size=2, parallel=parallel, runtime=RuntimeOptions(offload=Offload.COMPONENT)
+    )
+    answer = forecast(hardware, question(preset, shape(1344, 768, 124), warm=True))
     assert answer.total_s == pytest.approx(8 * 60 + 38, rel=0.25)
 
 

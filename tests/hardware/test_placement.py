@@ -64,10 +64,14 @@ def test_weights_are_those_of_the_facts():
     assert SIZE.stored / GIB == pytest.approx(134, abs=0.5)  # h3-facts 7
 
 
-def test_everything_on_one_h200_is_about_104_gib_with_its_planned_work():
-    """performance.md 4: "about 104 GiB"; ours is that less the work a request of this size does not need."""
-    total = place(H200, ONE, shape(1344, 768, 209), SIZE).ranks[0].peak.gib
-    assert 104 * 0.9 < total < 104 * 1.05
+def test_a_whole_job_on_one_h200_peaks_as_measured():
+    """bench/results/end_to_end.json: 92.05 GiB of weights and tables, 97.55 and 97.81 GiB at the peak of two jobs."""
+    placement = place(H200, ONE, shape(1344, 768, 209), SIZE)
+    resident = part(placement, Stage.ENCODE, "transformer", "text_encoder", "vae", "audio_vae", "tables")
+    assert resident == pytest.approx(92.05, abs=0.02)
+    libraries = "CUDA context and libraries"  # not in torch's count
+    peak = max(sum(item.gib for item in stage.parts if item.name != libraries) for stage in placement.ranks[0].stages)
+    assert peak == pytest.approx(97.7, rel=0.005)
 
 
 def test_decode_peaks_as_measured():

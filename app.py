@@ -53,6 +53,7 @@ def ui(options: argparse.Namespace, chosen: Settings) -> int:
         open_browser=options.open,
         admin=options.admin,
         accept_licence=options.accept_licence,
+        finish_running=options.finish_running,
     )
     backend = Backend(chosen, preset=options.preset, fleets=options.fleets)
     serve(backend, chosen, serving, lambda line: print(f"H3 Studio: {line}", flush=True))
@@ -211,6 +212,9 @@ def _add_ui(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--share-open", action="store_true", help="a public share link without a password")
     parser.add_argument("--admin", metavar="USER", help="who sees every job and may pause; the first --auth user")
     parser.add_argument("--accept-licence", action="store_true", help="accept the model's licence; kept, given once")
+    parser.add_argument(
+        "--finish-running", action="store_true", help="when stopped, give the running job a few seconds"
+    )
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.set_defaults(run=ui)
 

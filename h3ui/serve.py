@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from backend.api import Backend
 
 GRACE_S = 3  # open event streams get this long when the program ends
+CLOSE_S = 11.5  # and the backend the rest: all is over within 15 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class ServeOptions:
     open_browser: bool = False
     admin: str | None = None
     accept_licence: bool = False
+    finish_running: bool = False  # when stopped, let the running job end if it can within CLOSE_S
 
 
 def serve(backend: Backend, settings: Settings, options: ServeOptions, announce: Callable[[str], None]) -> None:
@@ -72,7 +74,7 @@ def serve(backend: Backend, settings: Settings, options: ServeOptions, announce:
         server.run()
     finally:
         running.withdraw(settings)
-        backend.close()
+        backend.close(options.finish_running, timeout_s=CLOSE_S)
 
 
 def grant(backend: Backend, options: ServeOptions) -> None:

@@ -13,7 +13,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,10 @@ class Artifacts:
             if path.is_file() and now - _changed_at(path, now) > KEEP_UPLOADS_S:
                 freed += path.stat().st_size
                 path.unlink(missing_ok=True)
+        for folder in uploads_dir.iterdir() if uploads_dir.is_dir() else ():
+            if folder.is_dir() and now - _changed_at(folder, now) > KEEP_UPLOADS_S:
+                with suppress(OSError):  # not empty: something in it is younger
+                    folder.rmdir()
         return freed
 
     def over_cap(self, removable: list[JobId]) -> list[JobId]:

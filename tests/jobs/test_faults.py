@@ -148,3 +148,18 @@ def test_folders_that_vanish_fail_the_job_and_the_program_goes_on(tmp_path, gone
     assert "cannot take the video: No such file or directory" in end.reason
     assert isinstance(end_of(backend, backend.submit(ask(steps=2), owner="ann")), Succeeded)
     backend.close()
+
+
+def test_old_uploads_go_with_their_folders_and_young_ones_stay(backend):
+    old, young = (backend.settings.uploads_dir / name / "a.png" for name in ("old", "young"))
+    for path in (old, young):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * 100)
+    past = time.time() - artifacts.KEEP_UPLOADS_S - 60
+    os.utime(old, (past, past))
+    assert backend.sweep() == 100
+    assert not old.exists()
+    os.utime(old.parent, (past, past))  # emptying it made the folder young
+    backend.sweep()
+    assert [path.name for path in backend.settings.uploads_dir.iterdir()] == ["young"]
+    assert young.exists()

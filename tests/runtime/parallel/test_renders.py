@@ -1,0 +1,93 @@
+"""Whole renders of the tiny model by all forms, all three tasks: what one rank makes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from PIL import Image
+from whole import render
+
+from backend.types import (
+    GenerationRequest,
+    PreparedMedia,
+    PreparedReference,
+    Reference,
+    ReferenceKind,
+    Sampling,
+    Stage,
+)
+
+SAMPLING = Sampling(num_frames=107, width=448, height=64, num_inference_steps=3, seed=11)  # three tiles a clip
+FORMS = {
+    "replicas": (2, {}),
+    "ulysses 2": (2, {"ulysses_degree": 2}),
+    "ulysses 4": (4, {"ulysses_degree": 4}),
+    "ulysses 2, sharded": (2, {"ulysses_degree": 2, "fsdp": True}),
+    "ulysses 2, tiles on one rank": (2, {"ulysses_degree": 2, "vae_tile_parallel": False}),
+    "tensor 2": (2, {"tensor_parallel_size": 2}),
+    "tensor 2, ulysses 2, sharded": (4, {"tensor_parallel_size": 2, "ulysses_degree": 2, "fsdp": True}),
+}
+PREVIEWS = {"preview_every": 2}
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory):
+    """One request a task, with its media."""
+    picture = tmp_path_factory.mktemp("media") / "picture.png"
+    pixels = np.random.default_rng(5).integers(0, 256, (8, 56, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((SAMPLING.width, SAMPLING.height)).save(picture)
+    reference = PreparedReference(kind=ReferenceKind.IMAGE, image=picture)
+    prompt = "a kite over the sea"
+    return (
+        (GenerationRequest(prompt=prompt, sampling=SAMPLING), PreparedMedia()),
+        (GenerationRequest(prompt=prompt, first_frame=picture, sampling=SAMPLING), PreparedMedia(first_frame=picture)),
+        (
+            GenerationRequest(prompt=prompt, references=(Reference(path=picture),), sampling=SAMPLING),
+            PreparedMedia(references=(reference,)),
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def alone(orders, tiny_checkpoint, tmp_path_factory):
+    return render(0, 1, {}, tiny_checkpoint, tmp_path_factory.mktemp("one"), orders, PREVIEWS)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_render_is_that_of_one_rank(teams, orders, alone, tiny_checkpoint, tmp_path, name):
+    size, parallel = FORMS[name]
+    answers = teams(size).run(render, parallel, tiny_checkpoint, tmp_path, orders, PREVIEWS)
+    exact = "tensor" not in name
+    for number, expected in enumerate(alone):
+        by_rank = [results[number] for results in answers]
+        found = by_rank[0]
+        assert len({each["asked"] for each in by_rank}) == 1
+        assert found["steps"] == expected["steps"] == [(1, 2), (2, 2)]
+        assert [each["done"] for each in by_rank] == [[(107, 107)]] * size
+        for key in ("latents", "audio_latents", "audio", "frames"):
+            gap = np.abs(found[key].astype(np.float64) - expected[key]).max()
+            assert gap == 0 if exact else gap <= (1 if key == "frames" else 2e-5), (key, gap)
+        assert [step for step, _ in found["previews"]] == [2]
+        shown = found["previews"][0][1].astype(int) - expected["previews"][0][1]
+        assert np.abs(shown).max() <= (0 if exact else 1)
+
+
+@pytest.mark.parametrize("parallel", [{"ulysses_degree": 2}, {"ulysses_degree": 2, "fsdp": True}], ids=str)
+def test_all_ranks_stop_together_wherever_one_wants_to(teams, orders, alone, tiny_checkpoint, tmp_path, parallel):
+    """The last rank wants to stop at its n-th question; every rank stops there, and the next job is as ever."""
+    asked = alone[0]["asked"]
+    seen = set()
+    for stop_at in (1, 3, 5, 6, asked):
+        answers = teams(2).run(render, parallel, tiny_checkpoint, tmp_path, orders[:1], {}, stop_at)
+        assert {each[0]["asked"] for each in answers} == {stop_at}
+        assert len({each[0]["stopped"] for each in answers}) == 1
+        seen.add(answers[0][0]["stopped"])
+    assert {stage for stage, _ in seen} == {Stage.ENCODE, Stage.DENOISE, Stage.DECODE}
+    again = teams(2).run(render, parallel, tiny_checkpoint, tmp_path, orders[:1], {})
+    assert np.array_equal(again[0][0]["latents"], alone[0]["latents"])
+
+
+def test_another_seed_is_another_video_on_all_forms(teams, orders, alone, tiny_checkpoint, tmp_path):
+    request = dataclasses.replace(orders[0][0], sampling=dataclasses.replace(SAMPLING, seed=12))
+    found = teams(2).run(render, {"ulysses_degree": 2}, tiny_checkpoint, tmp_path, ((request, PreparedMedia()),), {})
+    assert np.abs(found[0][0]["latents"] - alone[0]["latents"]).max() > 0.5

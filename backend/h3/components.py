@@ -16,7 +16,7 @@ from diffusers.modular_pipelines.minimax_h3.modular_pipeline import MiniMaxH3Mod
 from diffusers.utils import logging as diffusers_logging
 from transformers.utils import logging as transformers_logging
 
-from backend.h3.seams import LoadModel, OnLoad
+from backend.h3.seams import Hooks, OnLoad
 
 SHARED = ("tokenizer", "processor", "scheduler", "audio_scheduler", "text_encoder", "vae", "audio_vae")
 TRANSFORMERS = ("transformer", "transformer_ref")
@@ -57,13 +57,12 @@ class Loader:
     """Loads components of one checkpoint folder into one `H3Components`.
 
     Models get `dtype`, except for the modules that their class pins to float32, and land on `load_device`; those that
-    `load` gives (see `Hooks.load`) are taken as they are.
+    `load` of the hooks gives are taken as they are.
     """
 
-    def __init__(
-        self, checkpoint: Path, dtype: torch.dtype, load_device: torch.device, load: LoadModel | None = None
-    ) -> None:
-        self._load = load
+    def __init__(self, checkpoint: Path, dtype: torch.dtype, load_device: torch.device, hooks: Hooks) -> None:
+        self._load = hooks.load
+        self._loaded = hooks.loaded
         self._checkpoint = checkpoint
         self._dtype = dtype
         self._load_device = load_device
@@ -86,12 +85,14 @@ class Loader:
         on_load(name, 0, total)
         with _progress(lambda part: on_load(name, min(round(part * total), total), total)):
             component = None
-            if name in _MODELS and self._load is not None:
+            if name in _MODELS and self._load is not None and spec.type_hint is not None:
                 component = self._load(name, spec.type_hint, self._checkpoint / (spec.subfolder or name), on_load)
             if component is None:
                 component = spec.load(**options)
         if isinstance(component, torch.nn.Module):
             component.eval().requires_grad_(False)
+            if self._loaded is not None:
+                self._loaded(name, component)
         components.register_components(**{name: component})
         on_load(name, total, total)
 

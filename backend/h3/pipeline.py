@@ -45,7 +45,7 @@ class Pipeline:
         self.dtype: torch.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         self._on_load = on_load
         home = torch.device("cpu") if self.hooks.place else self.device
-        self._loader = Loader(checkpoint, self.dtype, home, self.hooks.load)
+        self._loader = Loader(checkpoint, self.dtype, home, self.hooks)
         self.components: H3Components = self._loader.open(self.device)
         self._forward: Forward | None = None
         for name in SHARED:

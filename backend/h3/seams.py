@@ -80,6 +80,7 @@ class Hooks:
 
     load: gives a model with the weights of a component's folder, given name, class and folder; None (the hook, or
         what it returns) leaves it to the libraries' own loaders.
+    loaded: told of every model right after it was loaded, by either way.
     prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
     begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
     decode_clip: decodes one clip of latents (see `stock_decode_clip`), on the rank that has a sink.
@@ -93,6 +94,7 @@ class Hooks:
     """
 
     load: LoadModel | None = None
+    loaded: Callable[[str, nn.Module], None] | None = None
     prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
     begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
     decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers.models.embeddings import TimestepEmbedding, Timesteps
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from backend.runtime.adaln_tables import AdaLNTables, TableError, TableKey
+from backend.runtime.adaln_tables import AdaLNTables, ModelProjections, TableError, TableKey
 from backend.runtime.shards import Entry, Reader, entries
 
 SAMPLE = 4096  # bytes at the start, the middle and the end of a projection that go into a checkpoint's identity
@@ -27,26 +26,21 @@ VERSION = 1  # of the file's content; part of its name
 
 
 class ShardProjections:
-    """The projections of a transformer's folder, streamed from its shards to `device` one at a time, as `dtype`."""
+    """The projections of a transformer's folder, streamed from its shards to `device` one at a time, as `dtype`.
 
-    def __init__(self, folder: Path, config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
-        self.num_layers = int(config["num_layers"])
+    The small time embedder is `model`'s own, so that its numbers are exactly those the model would have used.
+    """
+
+    def __init__(self, folder: Path, model: Any, device: torch.device, dtype: torch.dtype) -> None:
+        self.num_layers = int(model.config.num_layers)
+        self._model = model
         self._entries = entries(folder)
         self._reader = Reader(device)
         self._device, self._dtype = device, dtype
-        self._time_proj = Timesteps(config["freq_dim"], flip_sin_to_cos=True, downscale_freq_shift=0)
-        self._embedder = TimestepEmbedding(
-            in_channels=config["freq_dim"],
-            time_embed_dim=config["time_embed_hidden_dim"],
-            out_dim=config["time_embed_dim"],
-        ).requires_grad_(False)
-        for name, parameter in self._embedder.named_parameters():
-            # float32 always: the class pins it (`_keep_in_fp32_modules`).
-            parameter.data = self._read(f"time_embedder.{name}").to(torch.float32)
 
     def temb(self, timesteps: Tensor) -> Tensor:
         """See `Projections`."""
-        return self._embedder(self._time_proj(timesteps.to(self._device)).to(torch.float32))
+        return ModelProjections(self._model).temb(timesteps).to(self._device)
 
     def layers(self) -> Iterator[tuple[int, Tensor, Tensor]]:
         """See `Projections`; in file order."""

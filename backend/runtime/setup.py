@@ -72,6 +72,7 @@ class Runtime:
         """
         return Hooks(
             load=self.load_component if self._options.fast_load else None,
+            loaded=self.adopt,
             prepare_transformer=self.prepare_transformer,
             begin_denoise=self.begin_denoise,
             decode_clip=self.decode_clip,
@@ -106,7 +107,6 @@ class Runtime:
         home = torch.device("cpu") if _plan_name(name) in self.plan.parked else self._device
         wanted, cut = self._sharing.needed(name, wanted), self._sharing.cut(name)
         load.fill(model, wanted, home, self._dtype, lambda done, total: on_load(name, done, total), cut)
-        self._adopt(name, model)
         return model
 
     def prepare_transformer(self, transformer: nn.Module) -> Forward:
@@ -164,7 +164,8 @@ class Runtime:
             self.fast.install(None)
             return
         folder = self._checkpoint / self._transformer_name
-        identity = adaln_store.checkpoint_identity(folder)
+        # Device and precision decide the last bits, so tables made otherwise are other tables.
+        identity = f"{adaln_store.checkpoint_identity(folder)} {self._device.type} {self._dtype}"
         key = adaln_tables.TableKey.of(timesteps, identity, self.adapters)
         if self._installed is not None and self._installed.tables.key == key:
             self.table_source = "in place"
@@ -187,7 +188,7 @@ class Runtime:
             # An adapter may have changed the projections: only the model itself knows them now.
             source, self.table_source = adaln_tables.ModelProjections(model), "model"
         else:
-            source = adaln_store.ShardProjections(folder, dict(model.config), self._device, self._dtype)
+            source = adaln_store.ShardProjections(folder, model, self._device, self._dtype)
             self.table_source = "shards"
         tables = adaln_tables.build(source, [each.to(self._device) for each in timesteps], key)
         try:
@@ -214,8 +215,10 @@ class Runtime:
         smaller = adaln_tables.forecast(config, *LONGEST, self._dtype.itemsize).net_bytes > 0
         return self._options.adaln_tables and self._options.fast_load and smaller
 
-    def _adopt(self, name: str, model: Any) -> None:
+    def adopt(self, name: str, model: Any) -> None:
+        """Take a model that was loaded, by us or by the libraries, into use: cut, remembered, sped up."""
         if name == "text_encoder":
+            conditioner.cut(model, CONDITIONER_LAYER)
             bring = self._residency.ensure if self._residency is not None else None
             remember = self._options.prompt_cache
             self._sharing.encode(model, CONDITIONER_LAYER)

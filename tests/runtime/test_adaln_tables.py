@@ -119,7 +119,7 @@ def folder(tmp_path, transformer):
 
 
 def test_shards_give_the_same_tables_as_the_model(folder, transformer):
-    shards = adaln_store.ShardProjections(folder, dict(transformer.config), CPU, torch.float32)
+    shards = adaln_store.ShardProjections(folder, transformer, CPU, torch.float32)
     key = TableKey.of(SCHEDULE, "a")
     tables = build(shards, SCHEDULE, key)
     expected = tables_of(transformer)
@@ -132,7 +132,7 @@ def test_a_projection_missing_from_the_shards_makes_no_table(folder, transformer
     for file in folder.glob("*.safetensors"):
         file.unlink()
     save_file({name: each.contiguous() for name, each in weights.items()}, folder / "model.safetensors")
-    shards = adaln_store.ShardProjections(folder, dict(transformer.config), CPU, torch.float32)
+    shards = adaln_store.ShardProjections(folder, transformer, CPU, torch.float32)
     with pytest.raises(TableError, match=r"layers \[1\] are missing"):
         build(shards, SCHEDULE, TableKey.of(SCHEDULE, "a"))
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ CONFIGS = {
 }
 TASKS_OF = {"transformer": (Task.T2VA, Task.FL2VA), "transformer_ref": (Task.REF2VA,)}
 _WAY_OUT = "download it again, or copy it whole from where it is complete"
+_MAX_NAMED = 12  # files in one message
 _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors format itself
 
 
@@ -40,7 +43,7 @@ class Contents:
 
 
 def examine(folder: Path) -> Contents:
-    """Check `folder` and say what it holds; raises CheckpointError naming the file that is missing or damaged.
+    """Check `folder` and say what it holds; raises CheckpointError naming all weights that are missing or damaged.
 
     One of the two transformers is enough; tasks follow from which are there.
     """
@@ -53,7 +56,7 @@ def examine(folder: Path) -> Contents:
     for name, choices in CONFIGS.items():
         if not any((folder / name / choice).is_file() for choice in choices):
             raise CheckpointError(f"checkpoint={folder}: {name}/{choices[0]} is missing; {_WAY_OUT}")
-    total = sum(_check_model(folder, name) for name in (*MODELS, *transformers))
+    total = _sum_of(folder, [partial(_check_model, folder, name) for name in (*MODELS, *transformers)])
     tasks = tuple(task for name in transformers for task in TASKS_OF[name])
     return Contents(tasks=tasks, geometry=_geometry(folder, index), bytes=total)
 
@@ -99,17 +102,34 @@ def _check_model(folder: Path, name: str) -> int:
         files = sorted(component.glob("*.safetensors"))
         if not files:
             raise CheckpointError(f"checkpoint={folder}: {name}/ holds no *.safetensors weights; {_WAY_OUT}")
-        for file in files:
-            _tensors_of(folder, file)
-        return sum(file.stat().st_size for file in files)
+        return _sum_of(folder, [partial(_check_shard, folder, file, set()) for file in files])
     weight_map: dict[str, str] = _read_json(indexes[0]).get("weight_map", {})
-    total = 0
-    for shard in sorted(set(weight_map.values())):
-        tensors = _tensors_of(folder, component / shard)
-        lost = next((tensor for tensor, file in weight_map.items() if file == shard and tensor not in tensors), None)
-        if lost is not None:
-            raise CheckpointError(f"checkpoint={folder}: {name}/{shard} lacks tensor {lost}; {_WAY_OUT}")
-        total += (component / shard).stat().st_size
+    promised: dict[str, set[str]] = {}
+    for tensor, shard in weight_map.items():
+        promised.setdefault(shard, set()).add(tensor)
+    checks = [partial(_check_shard, folder, component / shard, promised[shard]) for shard in sorted(promised)]
+    return _sum_of(folder, checks)
+
+
+def _check_shard(folder: Path, file: Path, promised: set[str]) -> int:
+    """Bytes of one file of weights that is whole and holds the `promised` tensors."""
+    lost = sorted(promised - _tensors_of(folder, file))
+    if lost:
+        raise CheckpointError(f"checkpoint={folder}: {file.relative_to(folder)} lacks tensor {lost[0]}; {_WAY_OUT}")
+    return file.stat().st_size
+
+
+def _sum_of(folder: Path, checks: Sequence[Callable[[], int]]) -> int:
+    """Carry out all `checks` and add up; raises one CheckpointError with the words of all that failed."""
+    total, said = 0, []
+    for check in checks:
+        try:
+            total += check()
+        except CheckpointError as error:
+            said.append(str(error).removeprefix(f"checkpoint={folder}: ").removesuffix(f"; {_WAY_OUT}"))
+    if said:
+        more = f"; and {len(said) - _MAX_NAMED} more" if len(said) > _MAX_NAMED else ""
+        raise CheckpointError(f"checkpoint={folder}: {'; '.join(said[:_MAX_NAMED])}{more}; {_WAY_OUT}")
     return total
 
 

@@ -73,6 +73,7 @@ class Fleet:
         self._terminal: Event | None = None
         self._rss: dict[int, int] = {}
         self._beat: dict[int, float] = {}
+        self._stopped: dict[int, float] = {}  # ranks that a signal halted, and since when
         self._run: RunFolder | None = None
         self._supervisor: threading.Thread | None = None
 
@@ -210,7 +211,7 @@ class Fleet:
                 return []
             failure = self._take(rank, item) if item is not None else None
             now = time.monotonic()
-            if failure is None and (hung := self._watch.verdict(now)) is not None:
+            if failure is None and (hung := self._watch.verdict(now) or self._halted(now)) is not None:
                 failure = self._hung(*hung)
             if failure is not None:
                 with self._lock:
@@ -313,6 +314,17 @@ class Fleet:
         if not failures:
             return EngineFailure("the engine was closed while it worked")
         return report(failures, Scene(tuple(self._logs), self._rss, self._memory, tuple(survivors)))
+
+    def _halted(self, now: float) -> tuple[int, str] | None:
+        """A rank that a signal has halted for too long. While weights load its silence proves nothing, this does."""
+        for rank, child in enumerate(self._children):
+            if not child.stopped():
+                self._stopped.pop(rank, None)
+            elif now - self._stopped.setdefault(rank, now) > self.spec.deadlines.silence_s:
+                stage = self._watch.stage(rank)
+                where = f" in stage {stage.value}" if stage else ""
+                return rank, f"did nothing for {now - self._stopped[rank]:.1f} s{where}"
+        return None
 
     def _hung(self, rank: int, why: str) -> Failure:
         if self._children[rank].stopped():

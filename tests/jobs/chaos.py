@@ -27,6 +27,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "jobs")]
+TROUBLE_S = 40.0  # of each life; then what is left is finished in peace
 KINDS = ("kill", "stop", "cancel waiting", "cancel running", "none")
 
 
@@ -52,7 +53,8 @@ def live(data: Path, jobs: int, seed: int) -> None:
 
     def trouble() -> None:
         kinds = itertools.cycle(chance.sample(KINDS, len(KINDS)))  # none is left out in a short course
-        while not over.wait(chance.uniform(0.2, 1.5)):
+        began = time.monotonic()
+        while not over.wait(chance.uniform(0.3, 2.0)) and time.monotonic() - began < TROUBLE_S:
             kind = next(kinds)
             with contextlib.suppress(H3Error, psutil.Error, ProcessLookupError):
                 ranks = [child for child in psutil.Process().children() if "backend.worker" in str(child.cmdline())]
@@ -112,7 +114,10 @@ def course(data: Path, jobs: int, seconds: float, seed: int = 1) -> dict[str, fl
         assert not alive, f"left behind: {alive}"
         lives += 1
     last = _start(data, jobs - len(accepted), seed + lives)
-    output, _ = last.communicate("drain\n", timeout=max(60.0, deadline - time.monotonic() + 60))
+    try:
+        output, _ = last.communicate("drain\n", timeout=max(60.0, deadline - time.monotonic() + 60))
+    finally:
+        last.kill()
     assert last.returncode == 0
     accepted += [line for line in output.splitlines() if line and not line.startswith("figures")]
     told = _figures(output)

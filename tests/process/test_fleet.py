@@ -135,6 +135,20 @@ def test_a_stopped_rank_is_found_by_silence_and_said_to_be_halted(open_fleet, tm
     assert not any(alive(pid) for pid in ranks.pids)
 
 
+def test_a_rank_halted_while_it_loads_is_found_too(open_fleet):
+    """Silence is allowed there, since reading a file may hold the interpreter; being halted is not."""
+    ranks = open_fleet("stub:load_s=60", world_size=2)
+    stream, halted = ranks.start(), None
+    with pytest.raises(EngineFailure, match=r"rank 1 did nothing for .*halted by a signal") as caught:
+        for event in stream:
+            if halted is None and isinstance(event, StageStarted):
+                halted = time.monotonic()
+                os.kill(ranks.pids[1], signal.SIGSTOP)
+    assert caught.value.rank == 1
+    assert time.monotonic() - halted < 8  # silence_s is 3 here
+    assert not any(alive(pid) for pid in ranks.pids)
+
+
 def test_a_heartbeat_does_not_hide_a_main_thread_that_hangs(open_fleet, tmp_path):
     limits = Deadlines(silence_s=20, step_s=2)
     ranks = open_fleet("stub:spin=denoise,at_step=2,rank=1,step_s=0.1", world_size=2, deadlines=limits)

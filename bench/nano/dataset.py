@@ -20,6 +20,8 @@ from bench.nano.train_video_vae import normalize
 from bench.nano.world import Clip
 
 Canvas = tuple[int, int]
+# Prompts by (conditions, row tags): each is (clip, token ids).
+Entries = dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]]
 IMAGE_CANVAS = (128, 128)  # a reference image at the checkpoint's short edge of 128 px
 CLIP = 17  # frames the VAE encodes at a time
 
@@ -141,7 +143,7 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
     rows = {name: torch.cat(values) for name, values in parts.items()}
     pixels = rows.pop("pixels")
 
-    entries: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    entries: Entries = defaultdict(list)
     merged = (canvas[0] // 32) * (canvas[1] // 32)
     for index, clip in enumerate(clips):
         chosen = rng.choices((("first",), ("last",), ("first", "last")), (0.5, 0.2, 0.3))
@@ -150,14 +152,14 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
             shown = encoders.presenter.keyframes(prompt, len(anchors), merged)
             entries[anchors, shown.tags].append((index, shown.ids))
     groups = []
-    for (anchors, tags), found in entries.items():
+    for (anchors, tags), found in _common(entries):
         plan = packing.keyframe_plan(rope, tags, canvas, num_frames, anchors, encoders.device)
         ends = [0 if anchor == "first" else 1 for anchor in anchors]
         images = None if not ends else pixels[:, ends]
         clip_index, text = _embedded(encoders, found, images, None)
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
     targets = rows.pop("video"), rows.pop("audio")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=_usable(groups))
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups))
 
 
 # What a `ref2va` request may bring, in order, and how often it is trained.
@@ -202,13 +204,13 @@ def reference_shard(
     rows = {name: torch.cat(values) for name, values in parts.items()}
     pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
 
-    entries: dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]] = defaultdict(list)
+    entries: Entries = defaultdict(list)
     for index, (clip, case) in enumerate(zip(clips, cases, strict=True)):
         for _ in range(2):
             shown_as = present(encoders.presenter, clip, case, rng, canvas, reference_frames)
             entries[case, shown_as.tags].append((index, shown_as.ids))
     groups = []
-    for (case, tags), found in entries.items():
+    for (case, tags), found in _common(entries):
         plan = packing.reference_plan(
             rope, tags, canvas, num_frames, described(case, canvas, reference_frames), encoders.device
         )
@@ -219,7 +221,7 @@ def reference_shard(
         heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
     targets = rows.pop("video"), rows.pop("audio")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=_usable(groups))
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups))
 
 
 def present(
@@ -302,7 +304,7 @@ def _embedded(
     return clip, torch.cat(parts)
 
 
-def _usable(groups: list[Group], least: int = 16) -> tuple[Group, ...]:
-    """Without layouts so rare that they would make tiny batches; all of them if every one is rare."""
-    common = [group for group in groups if len(group.clip) >= least]
-    return tuple(common or groups)
+def _common(entries: Entries, least: int = 16) -> list[tuple[Any, Any]]:
+    """Layouts that fill a batch, with their entries; all of them if every one is rare."""
+    common = [(layout, found) for layout, found in entries.items() if len(found) >= least]
+    return common or list(entries.items())

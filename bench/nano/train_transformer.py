@@ -75,7 +75,7 @@ def make_shards(
     shards = []
     for canvas, num_frames, share in table[:1] if only_default else table:
         began = time.monotonic()
-        count = max(8, int(clips * (1.0 if only_default else share)))
+        count = max(2, int(clips * (1.0 if only_default else share)))
         make = keyframe_shard if task == "t2va" else reference_shard
         shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count))
         prompts = sum(len(group.clip) for group in shard.groups)

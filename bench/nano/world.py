@@ -200,7 +200,7 @@ def path(batch: Batch, times: Tensor, width: int, height: int) -> Path:
 
     scale = choose("grow", 0.6 + 0.8 * part, choose("shrink", 1.4 - 0.8 * part, ones))
     pans = batch.does("pan right").float() - batch.does("pan left").float()
-    travel = 0.34 * width
+    travel = ((right - left) / 2 - 0.04 * width).clamp(max=0.34 * width)
     shift = pans * travel * 2 * part
     panned = middle_x + pans * travel * (1 - 2 * part)
     x = torch.where(pans != 0, panned, x)

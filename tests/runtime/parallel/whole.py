@@ -128,8 +128,11 @@ def setup(rank, size, parallel, checkpoint, folder, runtime):
     )
 
 
-def render(rank, size, parallel, checkpoint, folder, orders, runtime, stop_at=None):
-    """Render each (request, media); what rank 0 made of each as a dict of arrays, and what every rank counted."""
+def render(rank, size, parallel, checkpoint, folder, orders, runtime, stops=()):
+    """Render each (request, media); what rank 0 made of each as a dict of arrays, and what every rank counted.
+
+    stops: for some of the orders, the question at which the last rank wants to stop.
+    """
     engine = Runtime.for_setup(setup(rank, size, parallel, checkpoint, folder, runtime), CPU, lambda message: None)
     previews = []
     hooks = engine.hooks(lambda step, picture: previews.append((step, picture.numpy())))
@@ -143,10 +146,10 @@ def render(rank, size, parallel, checkpoint, folder, orders, runtime, stop_at=No
         return bool(asked.item())
 
     made = []
-    for request, media in orders:
-        watcher = Watcher(agree, stop_at)
+    for number, (request, media) in enumerate(orders):
+        watcher = Watcher(agree, stops[number] if number < len(stops) else None)
         previews.clear()
-        result = {"asked": watcher, "stopped": None}
+        result = {"stopped": None}
         try:
             generated = pipeline.generate(request, media, watcher if rank == 0 else None, watcher)
         except Stopped as stopped:

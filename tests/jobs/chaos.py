@@ -115,7 +115,7 @@ def course(data: Path, jobs: int, seconds: float, seed: int = 1) -> dict[str, fl
         lives += 1
     last = _start(data, jobs - len(accepted), seed + lives)
     try:
-        output, _ = last.communicate("drain\n", timeout=max(60.0, deadline - time.monotonic() + 60))
+        output, _ = last.communicate("drain\n", timeout=max(60.0, deadline - time.monotonic() + 120))
     finally:
         last.kill()
     assert last.returncode == 0

@@ -24,6 +24,7 @@ MAX_CHANNELS = 8
 EXACT_LENGTH_UNDER_S = 120  # longer files are believed what their header says, as they must be trimmed anyway
 GAP_S = Fraction(1, 50)  # time stamps may jitter by this much before a hole counts as a hole
 SEEK_MARGIN_S = 2  # decoders of overlapping codecs need a packet or two before what is used
+_PRIMING_S = 1  # more than any codec puts before the first sample
 _HALF = 0.7071  # -3 dB, ITU-R BS.775 downmix; the LFE channel is left out as it asks
 _DOWNMIX = {
     "FL": (1.0, 0.0), "FR": (0.0, 1.0), "FC": (_HALF, _HALF), "LFE": (0.0, 0.0), "BL": (_HALF, 0.0),
@@ -157,20 +158,57 @@ def check_stream(source: Source, stream: Any) -> Any:
 def _blocks(
     source: Source, container: Any, stream: Any, seek_to: Fraction | None
 ) -> Iterator[tuple[Fraction | None, np.ndarray]]:
-    """(file time in s, float32 (channels, n)) of each decoded block, in the rate and layout of the file."""
+    """(file time in s, float32 (channels, n)) of each decoded block, in the rate and layout of the file.
+
+    Only what the file declares as its sound: priming and padding that codecs add around it are cut off.
+    """
     # A change of format only. Packed, because PyAV 18 reads past the planes of a planar frame of eight channels.
     packed = av.AudioResampler(format="flt", layout=stream.layout, rate=stream.rate)
+    begin, end = containers.seconds(stream.start_time, stream.time_base), _declared_end(source, stream)
+    held: tuple[Fraction | None, np.ndarray] | None = None  # one block back, as only the last one is padded
     try:
-        container.seek(0 if seek_to is None else max(0, int(seek_to * av.time_base)))
+        _seek(source, container, stream, seek_to)
         for frame in container.decode(stream):
             if frame.sample_rate != stream.rate or frame.layout.nb_channels != stream.channels:
                 has = "its rate or channels change midway"
                 raise source.refuse(has, "sound must keep one rate and layout", "export it again as WAV")
             at = containers.seconds(frame.pts, frame.time_base)
             for block in packed.resample(frame):
-                yield at, block.to_ndarray().reshape(-1, stream.channels).T
+                if held is not None:
+                    yield held
+                held = _without_priming(at, block.to_ndarray().reshape(-1, stream.channels).T, begin, stream.rate)
     except av.FFmpegError as error:
         raise containers.damaged(source, error) from error
+    if held is not None:
+        at, samples = held
+        keep = samples.shape[1] if at is None or end is None else round((end - at) * stream.rate)
+        yield at, samples[:, :keep] if keep > 0 else samples  # an end before it is no end of this sound
+
+
+def _seek(source: Source, container: Any, stream: Any, to: Fraction | None) -> None:
+    """Go to file time `to` (s), None: before everything, so that decoders meet the priming they must drop.
+
+    By the clock of the sound itself: a seek by the picture lands on a packet of sound behind the priming.
+    """
+    if to is not None:
+        container.seek(int(max(Fraction(0), to) / stream.time_base), stream=stream)
+    elif source.format.reader == "mov":  # its priming has negative time stamps; other readers refuse those
+        container.seek(int(-_PRIMING_S / stream.time_base), stream=stream)
+    else:
+        container.seek(0, stream=stream)
+
+
+def _declared_end(source: Source, stream: Any) -> Fraction | None:
+    """File time (s) at which the sound ends by its header; None where that is only an estimate."""
+    length = containers.seconds(stream.duration, stream.time_base) if source.format.reader == "mov" else None
+    return length and length + (containers.seconds(stream.start_time, stream.time_base) or 0)
+
+
+def _without_priming(
+    at: Fraction | None, block: np.ndarray, begin: Fraction | None, rate: int
+) -> tuple[Fraction | None, np.ndarray]:
+    early = 0 if at is None or begin is None else max(0, round((begin - at) * rate))
+    return (at, block) if not early or at is None else (at + Fraction(early, rate), block[:, early:])
 
 
 def _collect(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from backend import codec
-from backend.errors import CheckpointError, Problem
+from backend.errors import H3Error, Problem
 from backend.events import StageFinished
 from backend.hardware.forecast import FinishedJob, Forecast, Question, forecast
 from backend.hardware.model_size import ModelSize, size_of
@@ -53,7 +53,7 @@ class Outlook:
         self._sight = sight
 
     def forecast(self, plan: Plan, preset: HardwarePreset) -> Forecast:
-        """What a planned request will cost on `preset`. Raises CheckpointError."""
+        """What a planned request will cost on `preset`. Raises CheckpointError where its checkpoint is not known."""
         return forecast(self._sight.hardware(), self._question(plan, preset, asked=True))
 
     def refusal(self, plan: Plan, preset: HardwarePreset) -> Problem | None:
@@ -90,8 +90,11 @@ class Outlook:
         preset = slot.preset
         if job is None or preset is None or preset.engine is EngineName.STUB:
             return {}
-        request = self._sight.store.get(job).request
-        size, geometry = self._model(preset, request.task)
+        try:
+            request = self._sight.store.get(job).request
+            size, geometry = self._model(preset, request.task)
+        except H3Error:  # deleted since, or its checkpoint is gone: the ranks are shown without a plan
+            return {}
         placement = place(self._sight.hardware(), preset, shape_of(request, geometry, {}), size)
         return {place.rank: {stage.stage: stage.parts for stage in place.stages} for place in placement.ranks}
 
@@ -123,9 +126,10 @@ class Outlook:
         checkpoint = self._sight.services.find_checkpoint(preset, self._sight.settings)
         itemsize = 4 if preset.dtype is Dtype.FLOAT32 else 2
         folder = checkpoint.folder
-        name = "transformer_ref" if task is Task.REF2VA else "transformer"
-        if folder is not None and not (folder / name / "config.json").is_file():
-            raise CheckpointError(f"task={task.value}: {checkpoint.name} has no {name}/; download it first")
+        both = ("transformer", "transformer_ref")
+        wanted = both[::-1] if task is Task.REF2VA else both
+        # Both are of one size; that the right one is missing is the engine's to say.
+        name = next((item for item in wanted if folder is not None and (folder / item).is_dir()), wanted[0])
         tiny = folder is None and checkpoint.name == "tiny"
         return (TINY if tiny else size_of(folder, itemsize, name)), checkpoint.geometry
 

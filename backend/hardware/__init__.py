@@ -1,4 +1,5 @@
-"""What this machine has: `probe` (GPUs by NVML, RAM, disk) and `forecast` (what a request costs on it).
+"""What this machine has and what a request costs on it, in reading order: `probe`, `choose`, `model_size`,
+`request_shape`, `placement`, `rates`, `forecast`, `topology`, `report`.
 
-Nothing here creates a CUDA context or imports torch.
+Nothing here creates a CUDA context, imports torch or starts a job; only `probe` looks at the machine.
 """

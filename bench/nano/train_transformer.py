@@ -64,7 +64,8 @@ def encoders_of(folder: Path, device: torch.device) -> Encoders:
     if device.type == "cuda":
         models[0].encoder.to(memory_format=torch.channels_last_3d)
     presenter = conditioner.Presenter(Path(tempfile.mkdtemp(prefix="h3-nano-")))
-    return Encoders(models[0], models[1], conditioner.build().to(device), presenter)
+    # In the type it is stored and run in: 50 layers of rounding are part of what the transformer reads.
+    return Encoders(models[0], models[1], conditioner.build().to(device, torch.bfloat16), presenter)
 
 
 def make_shards(

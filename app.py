@@ -11,6 +11,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from backend import codec, limits, settings
@@ -42,8 +43,10 @@ def main(argv: list[str] | None = None) -> int:
 def ui(options: argparse.Namespace, chosen: Settings) -> int:
     """Serve the page until it is stopped."""
     from backend.api import Backend
+    from backend.commands.state import check_settings
     from h3ui.serve import ServeOptions, serve
 
+    check_settings(chosen)
     serving = ServeOptions(
         host=options.host,
         port=options.port,
@@ -62,21 +65,25 @@ def ui(options: argparse.Namespace, chosen: Settings) -> int:
 
 def generate(options: argparse.Namespace, chosen: Settings) -> int:
     """Run one job without a page."""
-    from backend import commands
     from backend.api import Backend
+    from backend.commands import generation, state
 
     try:
+        state.check_settings(chosen)
         problems, request = _request(options)
         with (
-            commands.private_state(chosen) as private,
+            state.private_state(chosen) as private,
             contextlib.closing(Backend(private, preset=options.preset)) as backend,
         ):
             if options.steps is None and options.request is None:
-                request = request.with_steps(commands.default_steps(backend, options.quality))
-            target = commands.Target(
-                out=options.out.expanduser().resolve(), tensors=_absolute(options.tensors), quality=options.quality
+                request = request.with_steps(generation.default_steps(backend, options.quality))
+            target = generation.Target(
+                out=options.out.expanduser().absolute(),
+                tensors=_absolute(options.tensors),
+                quality=options.quality,
+                inputs=() if options.request is None else (options.request.expanduser().absolute(),),
             )
-            result = commands.generate_to_file(backend, request, target, problems)
+            result = generation.generate_to_file(backend, request, target, problems)
     except H3Error as error:
         found = [codec.encode(problem) for problem in getattr(error, "problems", ())]
         _print_json({"ok": False, "error": str(error), "problems": found})
@@ -87,7 +94,7 @@ def generate(options: argparse.Namespace, chosen: Settings) -> int:
 
 def inspect(options: argparse.Namespace, chosen: Settings) -> int:
     """Say what a file is and what a job would make of it."""
-    from backend import commands
+    from backend.commands.reports import inspect_media
     from backend.media.inspection import Inspection
     from backend.media.sandbox import Role
 
@@ -98,15 +105,17 @@ def inspect(options: argparse.Namespace, chosen: Settings) -> int:
         start_s=options.start,
         length_s=options.length,
     )
-    report, text = commands.inspect_media(options.file.expanduser(), inspection, _absolute(options.out))
+    report, text = inspect_media(options.file.expanduser(), inspection, _absolute(options.out))
     _print_report(options, report, text)
     return 0
 
 
 def doctor(options: argparse.Namespace, chosen: Settings) -> int:
     """Say what this machine has, which preset fits it and why the others do not."""
-    from backend.commands import examine_machine
+    from backend.commands.reports import examine_machine
+    from backend.commands.state import check_settings
 
+    check_settings(chosen)
     report, text = examine_machine(chosen, options.preset, options.fleets)
     _print_report(options, report, text)
     return 0
@@ -114,7 +123,7 @@ def doctor(options: argparse.Namespace, chosen: Settings) -> int:
 
 def models(options: argparse.Namespace, chosen: Settings) -> int:
     """List the checkpoints, or check one for completeness."""
-    from backend.commands import list_models, verify_model
+    from backend.commands.reports import list_models, verify_model
 
     if options.action == "verify":
         print(verify_model(options.name, chosen))
@@ -125,34 +134,40 @@ def models(options: argparse.Namespace, chosen: Settings) -> int:
 
 
 def _request(options: argparse.Namespace) -> tuple[tuple[Problem, ...], GenerationRequest]:
-    """The request that `generate` was asked for, and what is wrong with arguments that a request cannot hold."""
-    if options.request is not None:
-        from backend.commands import read_request
+    """The request that `generate` was asked for, and what is wrong with arguments that a request cannot hold.
 
-        return (), read_request(options.request)
-    problems: list[Problem] = []
-    num_frames = options.frames
-    if num_frames is None:
+    With `--request`, the file's request, changed by whatever other option is given.
+    """
+    base = GenerationRequest(prompt="")
+    if options.request is not None:
+        from backend.commands.generation import read_request
+
+        base = read_request(options.request)
+    given: dict[str, object] = {
+        "prompt": options.prompt,
+        "first_frame": _absolute(options.first_frame),
+        "last_frame": _absolute(options.last_frame),
+        "references": tuple(Reference(path=path.expanduser().absolute()) for path in options.reference) or None,
+    }
+    problems, sampling = _sampling(options, base.sampling)
+    changed = {name: value for name, value in given.items() if value is not None}
+    return problems, replace(base, sampling=sampling, **changed)  # type: ignore[arg-type]
+
+
+def _sampling(options: argparse.Namespace, base: Sampling) -> tuple[tuple[Problem, ...], Sampling]:
+    problems: tuple[Problem, ...] = ()
+    given = {"num_frames": options.frames, "num_inference_steps": options.steps}
+    if options.duration is not None:
         try:
-            num_frames = limits.num_frames_for_duration(5.0 if options.duration is None else options.duration)
+            given["num_frames"] = limits.num_frames_for_duration(options.duration)
         except InvalidRequest as error:
-            problems += error.problems
-            num_frames = limits.MIN_FRAMES
-    request = GenerationRequest(
-        prompt=options.prompt or "",
-        first_frame=_absolute(options.first_frame),
-        last_frame=_absolute(options.last_frame),
-        references=tuple(Reference(path=path.expanduser().resolve()) for path in options.reference),
-        sampling=Sampling(
-            num_frames=num_frames,
-            width=options.width,
-            height=options.height,
-            ratio=options.ratio,
-            num_inference_steps=Sampling().num_inference_steps if options.steps is None else options.steps,
-            seed=None if options.seed == -1 else options.seed,
-        ),
-    )
-    return tuple(problems), request
+            problems = error.problems
+    changed = {name: value for name, value in given.items() if value is not None}
+    if options.seed is not None:
+        changed["seed"] = None if options.seed == -1 else options.seed
+    if not (options.width is None and options.height is None and options.ratio is None):
+        changed |= {"width": options.width, "height": options.height, "ratio": options.ratio}
+    return problems, replace(base, **changed)
 
 
 def _gpus(options: argparse.Namespace) -> tuple[str, ...]:
@@ -167,7 +182,7 @@ def _login(text: str) -> tuple[str, str]:
 
 
 def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().resolve() if path is not None else None
+    return path.expanduser().absolute() if path is not None else None
 
 
 def _print_report(options: argparse.Namespace, report: dict[str, object], text: str) -> None:
@@ -233,7 +248,9 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, metavar="N", help="sigma points; N - 1 forwards (default: the preset's)")
     parser.add_argument("--seed", type=int, metavar="N", help="left out or -1: a random one, recorded in the result")
     parser.add_argument("--quality", default="standard", help="quality preset (default standard)")
-    parser.add_argument("--request", type=Path, metavar="FILE", help="whole request from a sidecar JSON or our MP4")
+    parser.add_argument(
+        "--request", type=Path, metavar="FILE", help="a sidecar JSON or one of our MP4s; other options change it"
+    )
     parser.add_argument("--tensors", type=Path, metavar="FILE", help="also save latents and audio as safetensors")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="where the video goes")
     parser.set_defaults(run=generate)

@@ -33,6 +33,8 @@ MAX_OF_KIND = {ReferenceKind.IMAGE: 9, ReferenceKind.VIDEO: 3, ReferenceKind.AUD
 MAX_REFERENCES = 12
 MIN_CLIP_S, MAX_CLIP_S = 2.0, 15.0  # of one video or audio reference, model README
 MAX_CLIPS_TOTAL_S = 15.0  # of all videos together, and of all audio clips together: two budgets
+# Qwen's special tokens for vision blocks, tokenizer_config.json: in a prompt with media they would count as blocks.
+VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 TAG_NAMES = {ReferenceKind.IMAGE: "Picture", ReferenceKind.VIDEO: "Video", ReferenceKind.AUDIO: "Audio"}
 CLIP_TOLERANCE_S = 0.1  # containers round durations, and our own 15 s clip lasts 362 frames, 15.083 s
 
@@ -138,7 +140,7 @@ def validate(request: GenerationRequest, media: Mapping[Path, MediaReport] | Non
     `media` holds the probed reports of its files, where known; budgets are checked on what is used of each clip.
     """
     return (
-        *_prompt_problems(request.prompt),
+        *_prompt_problems(request),
         *_sampling_problems(request.sampling),
         *_file_problems(request),
         *_reference_problems(request, media or {}),
@@ -155,13 +157,30 @@ def resolve(
     return dataclasses.replace(request, sampling=sampling)
 
 
-def _prompt_problems(prompt: str) -> Iterable[Problem]:
+def _prompt_problems(request: GenerationRequest) -> Iterable[Problem]:
+    prompt = request.prompt
     if not prompt.strip():
         yield Problem(field="prompt", value="", rule="must not be empty", way_out="describe what to see and hear")
     elif len(prompt) > MAX_PROMPT_CHARS:
         over = len(prompt) - MAX_PROMPT_CHARS
         rule = f"at most {MAX_PROMPT_CHARS} characters"
         yield Problem(field="prompt", value=f"{len(prompt)} characters", rule=rule, way_out=f"shorten it by {over}")
+    if not _is_text(prompt):
+        yield Problem(field="prompt", value="", rule="must be valid Unicode text", way_out="type it again, as UTF-8")
+    has_media = request.first_frame is not None or request.last_frame is not None or request.references
+    for token in VISION_TOKENS if has_media else ():
+        if token in prompt:
+            rule = "stands for a picture inside the model and cannot be written beside pictures"
+            yield Problem(field="prompt", value=token, rule=rule, way_out="remove it; name pictures as <Picture 1>")
+
+
+def _is_text(text: str) -> bool:
+    """Whether `text` can be stored: half a surrogate pair, as broken input brings, cannot."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _sampling_problems(sampling: Sampling) -> Iterable[Problem]:
@@ -188,6 +207,9 @@ def _sampling_problems(sampling: Sampling) -> Iterable[Problem]:
 
 def _canvas_problems(sampling: Sampling) -> Iterable[Problem]:
     width, height = sampling.width, sampling.height
+    if sampling.ratio is not None and not (width is None and height is None):
+        rule = "a size and a ratio exclude each other"
+        yield Problem(field="ratio", value=sampling.ratio, rule=rule, way_out="give width and height, or a ratio")
     if width is None and height is None:
         if sampling.ratio is not None:
             try:
@@ -218,11 +240,29 @@ def _file_problems(request: GenerationRequest) -> Iterable[Problem]:
     named = [("first_frame", request.first_frame), ("last_frame", request.last_frame)]
     named += [(f"references[{index}]", reference.path) for index, reference in enumerate(request.references)]
     for field, path in named:
-        if path is not None and not path.is_file():
-            yield Problem(field=field, value=str(path), rule="there is no such file", way_out="check the path")
+        if path is not None and (rule := no_file(path)):
+            yield Problem(field=field, value=_shown(path), rule=rule, way_out="check the path")
     for index, adapter in enumerate(request.sampling.adapters):
-        if not adapter.path.is_file():
-            yield Problem(field=f"adapters[{index}]", value=str(adapter.path), rule="there is no such file")
+        if rule := no_file(adapter.path):
+            yield Problem(field=f"adapters[{index}]", value=str(adapter.path), rule=rule, way_out="check the path")
+
+
+def _shown(path: Path) -> str:
+    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def no_file(path: Path) -> str:
+    """Why there is no file to read at `path`, or ""."""
+    if not _is_text(str(path)):
+        return "its name is not valid UTF-8; rename it"
+    try:
+        if path.is_file():
+            return ""
+        if path.is_dir():
+            return "is a folder, not a file"
+        return "is no regular file" if path.exists() else "there is no such file"
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        return f"cannot be looked at: {error.strerror or error}"
 
 
 def _reference_problems(request: GenerationRequest, media: Mapping[Path, MediaReport]) -> Iterable[Problem]:

@@ -154,7 +154,8 @@ def quality_presets(folder: Path | None = None) -> dict[str, QualityPreset]:
 def pick(presets: dict[str, P], name: str) -> P:
     """The preset called `name`; raises PresetError listing what there is."""
     if name not in presets:
-        raise PresetError(f"preset={name}: there is no such preset; choose one of {', '.join(sorted(presets))}")
+        kind = "quality" if any(isinstance(item, QualityPreset) for item in presets.values()) else "preset"
+        raise PresetError(f"{kind}={name}: there is no such preset; choose one of {', '.join(sorted(presets))}")
     return presets[name]
 
 

@@ -48,7 +48,7 @@ LEAF_ARROWS = {
     "codec": set(),
     "limits": {"types", "errors"},
     "presets": {"types", "errors", "codec"},
-    "settings": {"errors"},
+    "settings": set(),
 }
 TORCH_ROOMS = ("backend.worker", "backend.runtime", "backend.h3")
 TORCH_FILES = ("backend/checkpoints/nano.py",)  # runs as a program of its own, never imported by the parent

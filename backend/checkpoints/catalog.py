@@ -68,7 +68,7 @@ def find(name: str, settings: Settings) -> Checkpoint:
     if name == TINY:
         return _tiny(settings)
     path = Path(name).expanduser()
-    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or path.is_dir()
+    looks_like_path = path.is_absolute() or name.startswith((".", "~")) or path.exists()
     if looks_like_path:
         return _from_folder(path.resolve(), name=name, source=str(path.resolve()))
     if "/" not in name and (settings.checkpoints_dir / name).is_dir():

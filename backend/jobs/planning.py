@@ -106,7 +106,7 @@ def _look_at(
             continue
         if path in probed:
             reports[path] = probed[path]
-        elif path.is_file():  # a missing one is reported by `limits.validate`
+        elif not limits.no_file(path):  # a missing one is reported by `limits.validate`
             try:
                 reports[path] = services.probe_file(path, field, not field.startswith("references"))
             except MediaRefused as error:

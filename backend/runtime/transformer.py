@@ -82,6 +82,7 @@ class FastTransformer:
         self._announced = []
         self._memory.clear()
         self._blocks = None
+        self._ranks.forget()
 
     def __call__(  # noqa: PLR0913  (diffusers' own signature)
         self,

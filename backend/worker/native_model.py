@@ -5,7 +5,6 @@ Knows the pipeline's interface and the files to write; how the computation runs 
 
 from __future__ import annotations
 
-import datetime
 import uuid
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from backend.h3.pipeline import Generated, Pipeline
 from backend.h3.pipeline import Stopped as PipelineStopped
 from backend.presets import Device
 from backend.process.messages import Setup
+from backend.runtime.parallel.group import TIMEOUT
 from backend.runtime.setup import Runtime
 from backend.types import Render, Stage
 from backend.worker import sidecar
@@ -26,8 +26,6 @@ from backend.worker.output import Output, remove
 from backend.worker.report import Report
 
 DISTRIBUTIONS = ("torch", "diffusers", "transformers", "safetensors", "av", "numpy", "fa3-fwd", "torchao")
-# Waits inside a collective are bounded by the parent's deadlines, which know the stage; torch's own must be longer.
-COLLECTIVE_TIMEOUT = datetime.timedelta(days=1)
 
 
 class NativeModel:
@@ -116,6 +114,4 @@ def _device_name(device: torch.device) -> str:
 def _join(setup: Setup) -> None:
     backend = "gloo" if setup.device is Device.CPU else "cpu:gloo,cuda:nccl"
     store = dist.FileStore(str(setup.rendezvous), setup.world_size)
-    dist.init_process_group(
-        backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=COLLECTIVE_TIMEOUT
-    )
+    dist.init_process_group(backend, store=store, rank=setup.rank, world_size=setup.world_size, timeout=TIMEOUT)

@@ -94,6 +94,12 @@ class ShardedBlocks(Sequence[BlockWeights]):
             self._coming = self._start((number + 1) % len(self._blocks))
         return self._whole[1]
 
+    def settle(self) -> None:
+        """Have the device wait for what is on its way, so that its room may be used for something else."""
+        coming, self._coming = self._coming, None
+        for work in coming.works if coming is not None else ():
+            work.wait()
+
     def _arrived(self, number: int) -> _Coming:
         coming = self._coming or self._start(number)
         for work in coming.works:

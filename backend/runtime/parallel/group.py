@@ -5,6 +5,7 @@ Knows ranks and collectives; what travels is not known here.
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from backend.presets import Parallel
 
+# Waits inside a collective are bounded by the parent's deadlines, which know the stage; torch's own must be longer.
+TIMEOUT = datetime.timedelta(days=1)
 # Newer versions of torch have renamed it, and warn of the old name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
@@ -107,7 +110,7 @@ def _group(rank: int, all_members: list[tuple[int, ...]]) -> Group | None:
     """The group among disjoint ones that `rank` is in; torch wants every rank to make all of them."""
     mine = None
     for members in all_members:
-        handle = dist.new_group(list(members))
+        handle = dist.new_group(list(members), timeout=TIMEOUT)
         if rank in members:
             mine = Group(members, members.index(rank), handle)
     return mine

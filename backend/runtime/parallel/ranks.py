@@ -31,8 +31,11 @@ class OneRank:
         """Keep this rank's share of the trunk's weights, and let go of the rest."""
 
     def blocks(self, model: nn.Module) -> Sequence[BlockWeights]:
-        """The trunk's weights as this rank runs them. Raises NotFusable."""
+        """The trunk's weights as this rank runs them; those of an earlier call are done with. Raises NotFusable."""
         return [fuse(block) for block in model.transformer_blocks]  # type: ignore[union-attr]
+
+    def forget(self) -> None:
+        """Let go of what `blocks` gave."""
 
     def rows(self, text_at: Tensor, video_at: Tensor, audio_at: Tensor) -> AllRows:
         """The rows this rank holds, from the places of each stream's rows."""
@@ -58,6 +61,7 @@ class SharedTrunk(OneRank):
     def __init__(self, groups: Groups, *, gather_rows: bool = False) -> None:
         self._groups = groups
         self._gather_rows = gather_rows and groups.ulysses.size > 1
+        self._sharded: fsdp.ShardedBlocks | None = None
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
         """See `OneRank`. A view of `tensor` where one suffices; raises Unavailable where sizes do not divide."""
@@ -81,9 +85,17 @@ class SharedTrunk(OneRank):
 
     def blocks(self, model: nn.Module) -> Sequence[BlockWeights]:
         """See `OneRank`."""
-        if self._groups.weights.size > 1:
-            return fsdp.ShardedBlocks(model, self._groups.weights)
-        return super().blocks(model)
+        self.forget()
+        if self._groups.weights.size == 1:
+            return super().blocks(model)
+        self._sharded = fsdp.ShardedBlocks(model, self._groups.weights)
+        return self._sharded
+
+    def forget(self) -> None:
+        """See `OneRank`."""
+        if self._sharded is not None:
+            self._sharded.settle()
+            self._sharded = None
 
     def rows(self, text_at: Tensor, video_at: Tensor, audio_at: Tensor) -> AllRows:
         """See `OneRank`; reads how many rows of each stream lie here, which waits for the device once a request."""

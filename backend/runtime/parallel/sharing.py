@@ -27,10 +27,13 @@ class Sharing:
         self.helps_decode = setup.world_size > 1 and setup.parallel.vae_tile_parallel
         self.tiles = vae.TileShare(self.groups.world if self.helps_decode else group.alone())
         self._fsdp = self.groups.weights.size > 1
+        # The libraries' own loaders give every rank a conditioner, which it then runs.
+        self._told = setup.world_size > 1 and setup.runtime.fast_load
 
     def needed(self, component: str, wanted: dict[str, Any]) -> dict[str, Any]:
         """What this rank reads of a component's tensors: nothing of a conditioner that others run."""
-        return {} if component == CONDITIONER and self.groups.conditioner is None else wanted
+        elsewhere = component == CONDITIONER and self._told and self.groups.conditioner is None
+        return {} if elsewhere else wanted
 
     def cut(self, component: str) -> Callable[[str, Tensor], Tensor]:
         """What this rank keeps of a component's parameter, by name."""
@@ -49,7 +52,7 @@ class Sharing:
 
     def encode(self, text_encoder: Any, layer: int) -> None:
         """Have a loaded conditioner answer on every rank."""
-        if self.groups.world.size > 1:
+        if self._told:
             conditioner.share(text_encoder, layer, self.groups)
 
     def info(self) -> dict[str, object]:
@@ -60,6 +63,6 @@ class Sharing:
             "ulysses": {"degree": groups.ulysses.size, "rank": groups.ulysses.rank},
             "tensor_parallel": {"size": groups.tensor.size, "rank": groups.tensor.rank},
             "fsdp": self._fsdp,
-            "encodes": groups.conditioner is not None,
+            "encodes": groups.conditioner is not None or not self._told,
             "decodes_tiles": self.helps_decode or groups.world.rank == 0,
         }

@@ -23,6 +23,7 @@ MIN_SIDE, MAX_SIDE = 256, 5760  # of a reference, model README
 REFERENCE_RATIOS = (0.4, 2.5)  # model README
 GROUND = (128, 128, 128)  # behind transparency: keeps white and black cut-outs visible alike
 _ORIENTATION_TAG = 0x0112
+_DEEP_GREY = ("I;16", "I;16B", "I;16L", "I;16N", "I")
 _T = Image.Transpose
 # EXIF 2.3 orientation: what undoes it, and how people call that
 _UPRIGHT: dict[int, tuple[Image.Transpose, str]] = {
@@ -59,6 +60,7 @@ def read_header(source: Source, *, keyframe: bool) -> tuple[Image.Image, MediaRe
     if width * height > MAX_PIXELS:
         rule = f"a picture may have at most {MAX_PIXELS // 10**6} megapixels"
         raise source.refuse(f"{width}x{height}, {width * height / 1e6:.0f} megapixels", rule, "scale it down")
+    depth = _depth(image)
     if _orientation(image) >= 5:
         width, height = height, width
     _check_size(source, width, height, keyframe)
@@ -69,6 +71,7 @@ def read_header(source: Source, *, keyframe: bool) -> tuple[Image.Image, MediaRe
         codec=image.mode,
         width=width,
         height=height,
+        actions=(f"scaled from {depth} to 8 bits",) if depth > 8 else (),
     )
     return image, report
 
@@ -76,7 +79,7 @@ def read_header(source: Source, *, keyframe: bool) -> tuple[Image.Image, MediaRe
 def read(source: Source, *, keyframe: bool) -> Picture:
     """Decode to upright 8-bit sRGB; raises MediaRefused where the rules or the data say no."""
     image, report = read_header(source, keyframe=keyframe)
-    actions: list[str] = []
+    actions: list[str] = []  # after those of the header
     warnings: list[str] = []
     frames = getattr(image, "n_frames", 1)
     if frames > 1 and image.format != "MPO":  # the further pictures of an MPO are thumbnails or depth
@@ -132,18 +135,26 @@ def _check_size(source: Source, width: int, height: int, keyframe: bool) -> None
 
 
 def _orientation(image: Image.Image) -> int:
+    """1 to 8: how the pixels lie. What EXIF does not define is 1, so that size, report and pixels always agree."""
     if image.format == "HEIF":
         return 1  # libheif has turned it already
     try:
-        return int(image.getexif().get(_ORIENTATION_TAG, 1))
+        value = image.getexif().get(_ORIENTATION_TAG, 1)
+        return int(value) if value in _UPRIGHT else 1
     except (OSError, ValueError, SyntaxError, TypeError, KeyError):
         return 1  # damaged EXIF: the pixels are what there is
 
 
+def _depth(image: Image.Image) -> int:
+    """Bits a channel in the file; asked before EXIF or pixels are read, which hides it."""
+    if image.mode in _DEEP_GREY or any("16" in str(tile.args) for tile in getattr(image, "tile", ())):
+        return 16
+    return int(image.info.get("bit_depth", 8))  # of HEIC
+
+
 def _to_srgb(image: Image.Image, actions: list[str], warnings: list[str]) -> Image.Image:
     """Any mode to RGB: depth first, then transparency, then colour, so that no step sees what it cannot handle."""
-    if image.mode in ("I;16", "I;16B", "I;16L", "I;16N", "I"):
-        actions.append("scaled from 16 to 8 bits")
+    if image.mode in _DEEP_GREY:
         return _over_ground(_grey_from_16(image), actions).convert("RGB")
     if image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in image.info:
         rgba = image.convert("RGBA")

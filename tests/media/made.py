@@ -135,3 +135,30 @@ def mp3_with_cover(path: Path, samples: np.ndarray, rate: int, cover: bytes) -> 
         container.mux(audio.encode(frame))
         container.mux(audio.encode(None))
     return path
+
+
+def cmyk_profile() -> bytes:
+    """A printer's ICC profile (version 2, lut8, two grid points) whose inks mix by multiplication.
+
+    In sRGB cyan shows as (60, 180, 200), magenta as (210, 60, 140), yellow as (230, 220, 80).
+    """
+    inks = np.array([(60, 180, 200), (210, 60, 140), (230, 220, 80), (0, 0, 0)]) / 255
+    nodes = np.stack(np.meshgrid(*[[0, 1]] * 4, indexing="ij"), axis=-1).reshape(-1, 4, 1)  # cyan varies slowest
+    lab = srgb_to_lab(np.prod(np.where(nodes, inks, 1.0), axis=1))
+    table = np.round(np.stack([lab[:, 0] * 2.55, lab[:, 1] + 128, lab[:, 2] + 128], axis=-1)).astype(np.uint8)
+    ramp = bytes(range(256))
+    body = b"mft1" + struct.pack(">I4B9i", 0, 4, 3, 2, 0, *(np.eye(3, dtype=int).ravel() << 16).tolist())
+    body += ramp * 4 + table.tobytes() + ramp * 3
+    body += bytes(-len(body) % 4)
+    head = struct.pack(">I4sI4s4s4s", 144 + len(body), b"test", 0x02400000, b"prtr", b"CMYK", b"Lab ")
+    head += bytes(12) + b"acsp" + bytes(28) + struct.pack(">3i", 63190, 65536, 54061)  # the D50 illuminant
+    return head.ljust(128, b"\0") + struct.pack(">I4sII", 1, b"A2B0", 144, len(body)) + body
+
+
+def srgb_to_lab(rgb: np.ndarray) -> np.ndarray:
+    """(n, 3) in 0..1 to CIE L*a*b* under D50, by the matrices of IEC 61966-2-1 and Bradford."""
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_d50 = [[0.4360747, 0.3850649, 0.1430804], [0.2225045, 0.7168786, 0.0606169], [0.0139322, 0.0971045, 0.7141733]]
+    ratio = linear @ np.array(to_d50).T / (0.9642, 1.0, 0.8249)
+    f = np.where(ratio > (6 / 29) ** 3, np.cbrt(ratio), ratio / (3 * (6 / 29) ** 2) + 4 / 29)
+    return np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=-1)

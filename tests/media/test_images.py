@@ -1,4 +1,6 @@
 import io
+import struct
+import zlib
 
 import made
 import numpy as np
@@ -7,7 +9,10 @@ import pytest
 from PIL import Image, ImageCms, ImageOps
 
 from backend.errors import MediaRefused
+from backend.media import images
+from backend.media.prepare import prepare_request
 from backend.media.sandbox import Role
+from backend.types import GenerationRequest, Geometry
 
 
 def save(path, image: Image.Image, **options):
@@ -29,6 +34,51 @@ def test_exif_orientation_stands_upright(tmp_path, see, orientation):
     assert bool(seen.report.actions) == (orientation != 1)
 
 
+def orientation_tag(kind: int, value: bytes) -> bytes:
+    """EXIF with an orientation of a TIFF type: 2 text, 3 short, 4 long, 5 rational, 11 float."""
+    head = b"Exif\x00\x00II*\x00\x08\x00\x00\x00\x01\x00\x12\x01" + struct.pack("<HI", kind, 1)
+    inline = value if len(value) <= 4 else struct.pack("<I", 26)
+    return head + inline.ljust(4, b"\x00") + bytes(4) + (value if len(value) > 4 else b"")
+
+
+UNDEFINED = [(3, struct.pack("<H", value)) for value in (0, 9, 10, 16, 255, 256, 257, 1000, 32768, 65535)]
+UNDEFINED += [(4, struct.pack("<I", 2**31)), (5, struct.pack("<2I", 13, 2)), (5, struct.pack("<2I", 6, 0))]
+UNDEFINED += [(11, struct.pack("<f", 6.5)), (11, struct.pack("<f", np.nan)), (2, b"6"), (2, b"\xff")]
+
+
+@pytest.mark.parametrize("tag", UNDEFINED)
+def test_an_orientation_that_exif_does_not_define_turns_nothing(tmp_path, see, tag):
+    picture = Image.fromarray(made.picture_and_pattern(640, 360))
+    seen = see(save(tmp_path / "odd.jpg", picture, exif=orientation_tag(*tag)), role=Role.FIRST_FRAME)
+    assert seen.image.shape == (360, 640, 3)
+    assert (seen.report.width, seen.report.height) == (640, 360)
+    assert (seen.report.prepared_width, seen.report.prepared_height) == (640, 360)
+    assert seen.report.actions == ()
+    turned = see(save(tmp_path / "six.jpg", picture, exif=orientation_tag(3, b"\x06\x00")))
+    assert turned.image.shape == (640, 360, 3)  # the tag written here is one that is read
+
+
+def test_every_orientation_agrees_in_report_and_pixels():
+    # the whole range of the tag's 16 bits, through the function that report, canvas and pixels all ask
+    image = Image.new("RGB", (4, 2))
+    image.getexif()
+    for value in range(65536):
+        image._exif[0x0112] = value
+        turned = images._orientation(image)
+        expected = ImageOps.exif_transpose(image).size if value < 16 else (4, 2)
+        assert turned == (value if 1 <= value <= 8 else 1)
+        assert (turned >= 5) == (expected == (2, 4))
+
+
+def test_a_keyframes_canvas_ignores_an_undefined_orientation(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 9
+    path = save(tmp_path / "odd.jpg", Image.fromarray(made.picture_and_pattern(640, 360)), exif=exif)
+    small = Geometry(canvas_short_edge=192, canvas_max_pixels=192 * 336)
+    media = prepare_request(GenerationRequest(prompt="x", first_frame=path), small, tmp_path / "job")
+    assert Image.open(media.first_frame).size == (352, 192)  # 16:9 at 192 px, to 32 px
+
+
 def test_d01_orientation_6_puts_left_on_top(tmp_path, see):
     pixels = np.concatenate([made.solid((255, 0, 0), 320, 360), made.solid((0, 0, 255), 320, 360)], axis=1)
     exif = Image.Exif()
@@ -45,13 +95,11 @@ def test_d02_16_bit_ramp_keeps_its_levels(tmp_path, see):
     assert len(np.unique(seen.image)) >= 250
     assert (seen.image == 255).all(axis=-1).mean() < 0.02
     assert np.array_equal(seen.image[0, :, 0], np.arange(256))  # 257 k of 65535 is k of 255
+    assert seen.report.actions == ("scaled from 16 to 8 bits",)
 
 
 def test_16_bit_rgb_is_scaled_not_clipped(tmp_path, see):
     # Pillow cannot write 16-bit RGB: a PNG by hand, after its specification
-    import struct
-    import zlib
-
     width = height = 256
     row = b"\x00" + b"".join(struct.pack(">3H", 257 * x, 257 * (255 - x), 257 * 64) for x in range(width))
     chunks = [(b"IHDR", struct.pack(">2I5B", width, height, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(row * height))]
@@ -63,6 +111,7 @@ def test_16_bit_rgb_is_scaled_not_clipped(tmp_path, see):
     seen = see(path)
     expected = np.stack([np.arange(256), 255 - np.arange(256), np.full(256, 64)], axis=-1)
     assert np.array_equal(seen.image[5], expected)
+    assert seen.report.actions == ("scaled from 16 to 8 bits",)
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "CMYK", "YCbCr"])
@@ -115,6 +164,20 @@ def test_a_colour_profile_is_applied_and_srgb_left_alone(tmp_path, see):
         save(tmp_path / "swap.png", Image.fromarray(made.solid((250, 0, 0), 260, 260)), icc_profile=bytes(swapped))
     )
     assert seen.image[0, 0, 2] > 240 and seen.image[0, 0, 0] < 10
+
+
+def test_cmyk_goes_through_its_own_profile(tmp_path, see):
+    profile = made.cmyk_profile()
+    inks = {(255, 0, 0, 0): (60, 180, 200), (0, 255, 0, 0): (210, 60, 140), (0, 0, 0, 0): (255, 255, 255)}
+    for number, (ink, shown) in enumerate(inks.items()):
+        path = save(
+            tmp_path / f"print-{number}.jpg", Image.new("CMYK", (300, 300), ink), icc_profile=profile, quality=95
+        )
+        seen = see(path)
+        assert np.abs(seen.image[150, 150].astype(int) - shown).max() <= 6, (ink, seen.image[150, 150])
+        assert "converted to sRGB by its colour profile" in seen.report.actions
+    plain = see(save(tmp_path / "plain.jpg", Image.new("CMYK", (300, 300), (255, 0, 0, 0)), quality=95))
+    assert "converted from CMYK without a profile" in plain.report.actions
 
 
 @pytest.mark.parametrize("ending", ["gif", "webp", "png"])

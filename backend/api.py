@@ -9,24 +9,22 @@ import dataclasses
 import hashlib
 import hmac
 import logging
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backend import presets as preset_files
-from backend.errors import CheckpointError, H3Error, JobNotFound, NotNow
+from backend.errors import H3Error, JobNotFound, NotNow
 from backend.events import Event
-from backend.hardware.choose import Choice, choose, unavailable
+from backend.hardware.choose import Choice
 from backend.hardware.forecast import Forecast
-from backend.hardware.probe import Hardware, probe
 from backend.hardware.topology import RankView
-from backend.jobs.artifacts import KEEP_RESULTS_BYTES, Artifacts
+from backend.jobs.artifacts import Artifacts
 from backend.jobs.caps import SHARED, Caps
 from backend.jobs.intake import Draft, Intake
 from backend.jobs.lock import InstanceLock
+from backend.jobs.machine import Machine
 from backend.jobs.manager import Health, JobManager, Workshop
 from backend.jobs.outlook import Outlook, Sight
 from backend.jobs.planning import Plan
@@ -36,7 +34,8 @@ from backend.jobs.services import EngineFactory, Services, checkpoint_name, real
 from backend.jobs.slot import EngineSlot
 from backend.jobs.store import JobStore
 from backend.jobs.transfer import read_queue, write_queue
-from backend.presets import EngineName, HardwarePreset, QualityPreset
+from backend.jobs.upkeep import Upkeep
+from backend.presets import HardwarePreset, QualityPreset
 from backend.process import logs
 from backend.process.journal import NAME as PROGRAM_LOG
 from backend.process.journal import Journal
@@ -61,7 +60,6 @@ __all__ = [
     "Status",
 ]
 log = logging.getLogger(__name__)
-HARDWARE_FRESH_S = 10.0  # one look at the machine serves a page that asks for everything at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,10 +104,8 @@ class Backend:
     ) -> None:
         self.settings = settings
         self._services = services or real_services(engine_factory)
-        self._hardware_presets = preset_files.hardware_presets()
         self._quality_presets = preset_files.quality_presets()
-        self._looked = (-HARDWARE_FRESH_S, probe(settings.data_dir, settings.gpus))
-        self._choice = choose(self._hardware_presets, self._hardware(), self._checkpoint_lack, preset, fleets)
+        self._machine = Machine(settings, self._services, preset, fleets)
         self._lock = InstanceLock(settings.jobs_dir.parent)
         self._admins: frozenset[str] | None = None
         self._journal = Journal(settings.logs_dir) if settings.state_dir is None else None  # commands speak on stderr
@@ -117,8 +113,8 @@ class Backend:
             self._store = JobStore(settings.database, settings.jobs_dir)
             self._artifacts = Artifacts(settings.jobs_dir)
             self._artifacts.repair(self._store.exists, self._store.delete)
-            slots = [EngineSlot(self._services.engine, self._settings_of(share)) for share in self._choice.shares]
-            self._slots = tuple(slots)
+            self._slots = tuple(EngineSlot(self._services.engine, own) for own in self._machine.shares())
+            self._upkeep = Upkeep(self._store, self._artifacts, settings.uploads_dir)
             self._manager = JobManager(
                 Workshop(
                     store=self._store,
@@ -126,21 +122,20 @@ class Backend:
                     slots=self._slots,
                     services=self._services,
                     order=self._order,
-                    tidy=self.sweep,
+                    tidy=self._upkeep.sweep,
                 )
             )
-            self._intake = Intake(self._manager, self._services, self._unavailable, settings)
+            self._intake = Intake(self._manager, self._services, self._machine.unavailable, settings)
             self._intake.count = self._store.crowd
-            self._notice = self._store.note("results")
             self._outlook = Outlook(
                 Sight(
                     store=self._store,
                     slots=self._slots,
                     services=self._services,
                     settings=settings,
-                    hardware=self._hardware,
-                    presets=self._hardware_presets,
-                    runs=self._unavailable,
+                    hardware=self._machine.hardware,
+                    presets=self._machine.presets,
+                    runs=self._machine.unavailable,
                 )
             )
             self._intake.refuses = self._outlook.refusal
@@ -153,12 +148,12 @@ class Backend:
 
     def presets(self) -> tuple[PresetStatus, ...]:
         """Every hardware preset for people, with why it cannot run here."""
-        offered = [item for item in self._hardware_presets.values() if item.engine is not EngineName.STUB]
-        return tuple(PresetStatus(preset=item, unavailable=self._unavailable(item)) for item in offered)
+        offered = self._machine.offered()
+        return tuple(PresetStatus(preset=item, unavailable=self._machine.unavailable(item)) for item in offered)
 
     def choice(self) -> Choice:
         """The preset jobs run on unless they name another, and why."""
-        return self._choice
+        return self._machine.choice
 
     def topology(self) -> tuple[RankView, ...]:
         """Every process of every engine that is up: its GPU, state, stage and memory; () when none is."""
@@ -170,11 +165,11 @@ class Backend:
 
     def checkpoint(self, preset: str | None = None) -> Checkpoint:
         """The checkpoint a preset runs. Raises PresetError, CheckpointError."""
-        return self._services.find_checkpoint(self._preset(preset), self.settings)
+        return self._machine.checkpoint(self._machine.preset(preset))
 
     def model_name(self, preset: str) -> str:
         """The name of the checkpoint a preset runs, without looking for it."""
-        known = self._hardware_presets.get(preset)
+        known = self._machine.presets.get(preset)
         return checkpoint_name(known, self.settings) if known is not None else "unknown"
 
     def models(self) -> list[Checkpoint]:
@@ -236,7 +231,7 @@ class Backend:
 
         `probed` spares a second look at files that were probed already.
         """
-        return self._intake.plan(request, self._preset(preset), quality, probed)
+        return self._intake.plan(request, self._machine.preset(preset), quality, probed)
 
     def forecast(
         self,
@@ -249,14 +244,14 @@ class Backend:
 
         A request that does not fit is not an error here: `refusal` says why, and what would fit.
         """
-        chosen = self._preset(preset)
+        chosen = self._machine.preset(preset)
         return self._outlook.forecast(self._intake.outline(request, chosen, quality, probed), chosen)
 
     def check(self, request: GenerationRequest, preset: str | None = None, quality: str = "standard") -> str | None:
         """Why `request` cannot be accepted here and now, or None."""
         try:
             plan = self.plan(request, preset, quality=quality)
-            self._intake.check_room(self._preset(preset), plan.request)
+            self._intake.check_room(self._machine.preset(preset), plan.request)
         except H3Error as error:
             return str(error)
         return None
@@ -278,7 +273,7 @@ class Backend:
         disk refuses.
         """
         draft = Draft(
-            owner=owner, preset=self._preset(preset), quality=quality, tensors=tensors, in_place=media_in_place
+            owner=owner, preset=self._machine.preset(preset), quality=quality, tensors=tensors, in_place=media_in_place
         )
         return self._intake.accept(request, draft)
 
@@ -341,7 +336,7 @@ class Backend:
     def edit(self, job: JobId, request: GenerationRequest, *, owner: str) -> None:
         """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""
         record = self._record(job, owner)
-        self._intake.edit(record, request, self._preset(record.preset))
+        self._intake.edit(record, request, self._machine.preset(record.preset))
 
     def reorder(self, job: JobId, position: int, *, owner: str) -> None:
         """Move a waiting job to `position` (1 is next), or as near as the owner's own places in line allow."""
@@ -387,7 +382,9 @@ class Backend:
             drafts = [
                 Draft(
                     owner=owner,
-                    preset=self._hardware_presets.get(item.preset, self._choice.preset),  # perhaps another machine's
+                    preset=self._machine.presets.get(
+                        item.preset, self._machine.choice.preset
+                    ),  # perhaps another machine's
                     quality=item.quality,
                     title=item.title,
                     labels=item.labels,
@@ -422,13 +419,13 @@ class Backend:
         return Status(
             health=state.health,
             reason=reason,
-            preset=self._choice.preset.name,
+            preset=self._machine.choice.preset.name,
             running=next(iter(state.running), None),
             running_jobs=state.running,
             queued=state.queued,
             paused=state.paused,
             accepting=state.accepting,
-            notice=self._notice,
+            notice=self._upkeep.notice,
         )
 
     def log_tail(self, rank: int = 0, lines: int = 200) -> str:
@@ -442,13 +439,7 @@ class Backend:
 
     def sweep(self) -> int:
         """Clear old inputs of ended jobs, stale uploads and results over the cap; returns bytes freed of the former."""
-        try:
-            self._keep_results_within_cap()
-            self._store.keep_reserve()
-            return self._artifacts.sweep(self._store.ended(), self.settings.uploads_dir)
-        except (OSError, H3Error):  # clearing up is no reason to stop; the next time may do
-            log.warning("old inputs could not be cleared", exc_info=True)
-            return 0
+        return self._upkeep.sweep()
 
     def close(self, finish_running: bool = False, timeout_s: float = 15.0) -> None:
         """Accept no more, finish or stop the running job, end the engine; idempotent. Waiting jobs keep waiting."""
@@ -475,74 +466,30 @@ class Backend:
         self._manager.set_paused(paused)
         log.info("queue paused" if paused else "queue goes on", extra={"owner": owner})
 
-    def _keep_results_within_cap(self) -> None:
-        going = self._artifacts.over_cap(self._store.removable_results())
-        for job in going:
-            self._artifacts.delete(job, partial(self._store.delete, job))
-        if going:
-            told = f"On {time.strftime('%Y-%m-%d')} the {len(going)} oldest results were removed, favourites kept, "
-            told += f"because all results took more than {KEEP_RESULTS_BYTES / 2**30:g} GiB."
-            self._store.set_note("results", told)
-            self._notice = told
-            log.warning(told)
-
     def _stop_journal(self) -> None:
         if self._journal is not None:
             self._journal.close()
 
     def _order(self, record: JobRecord) -> Order:
-        preset = self._preset(record.preset)
+        preset = self._machine.preset(record.preset)
         return Order(
             record=record,
             preset=preset,
             quality=preset_files.pick(self._quality_presets, record.quality),
-            geometry=self._services.find_checkpoint(preset, self.settings).geometry,
+            geometry=self._machine.checkpoint(preset).geometry,
             settings=self.settings,
         )
-
-    def _preset(self, name: str | None) -> HardwarePreset:
-        return self._choice.preset if name is None else preset_files.pick(self._hardware_presets, name)
 
     def _again(self, record: JobRecord, request: GenerationRequest, tensors: Path | None) -> JobId:
         draft = Draft(
             owner=record.owner,
-            preset=self._preset(record.preset),
+            preset=self._machine.preset(record.preset),
             quality=record.quality,
             tensors=tensors,
             title=record.title,
             labels=record.labels,
         )
         return self._intake.accept(request, draft)
-
-    def _settings_of(self, share: tuple[str, ...]) -> Settings:
-        return self.settings.with_gpus(share) if share else self.settings
-
-    def _hardware(self) -> Hardware:
-        at, hardware = self._looked
-        if time.monotonic() - at > HARDWARE_FRESH_S:
-            hardware = probe(self.settings.data_dir, self.settings.gpus)
-            self._looked = (time.monotonic(), hardware)
-        return hardware
-
-    def _unavailable(self, preset: HardwarePreset) -> str | None:
-        hardware, share = self._hardware(), self._choice.shares[0]
-        if not share:
-            return unavailable(preset, hardware, self._checkpoint_lack)
-        own = dataclasses.replace(hardware, gpus=tuple(gpu for gpu in hardware.gpus if gpu.uuid in share))
-        reason = unavailable(preset, own, self._checkpoint_lack)
-        if reason and unavailable(preset, hardware, self._checkpoint_lack) is None:
-            reason += f" for each of {self._choice.fleets} jobs at once; start the program with --fleets 1"
-        return reason
-
-    def _checkpoint_lack(self, preset: HardwarePreset) -> str | None:
-        """Why a preset's checkpoint cannot be loaded, or None; the tiny one is made on first use."""
-        try:
-            checkpoint = self._services.find_checkpoint(preset, self.settings)
-        except CheckpointError as error:
-            return str(error)
-        if checkpoint.ready or checkpoint_name(preset, self.settings) == "tiny":
-            return None
-        return f"{checkpoint.name} is {checkpoint.state}"
 
     def _token(self, job: JobId) -> str:
         digest = hmac.new(self._store.secret.encode(), job.encode(), hashlib.sha256)

@@ -526,7 +526,7 @@ def test_a_locked_database_fails_the_running_job_and_the_queue_goes_on(tmp_path,
 
 
 def test_a_preset_switch_closes_one_engine_and_opens_another(backend, world, monkeypatch):
-    monkeypatch.setattr(backend, "_unavailable", lambda preset: None)
+    monkeypatch.setattr(backend._machine, "unavailable", lambda preset: None)
     backend._intake._unavailable = lambda preset: None
     for preset in ("tiny-cpu", "tiny-cpu", "one-gpu"):
         end_of(backend, backend.submit(request(), owner="ann", preset=preset))

@@ -1,4 +1,4 @@
-"""The README's tree says of every file what the file says of itself; run as a program with --write, it is brought up to date."""
+"""The README's tree says of every file what the file says of itself; run with --write, it is brought up to date."""
 
 import ast
 import re

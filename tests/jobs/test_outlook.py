@@ -27,7 +27,7 @@ def open_on(tmp_path, monkeypatch):
     opened = []
 
     def make(hardware, **options):
-        monkeypatch.setattr("backend.api.probe", lambda *_: hardware)
+        monkeypatch.setattr("backend.jobs.machine.probe", lambda *_: hardware)
         services = dataclasses.replace(fake_services(World()), find_checkpoint=lambda preset, settings: RELEASED)
         backend = Backend(Settings(data_dir=tmp_path / f"data{len(opened)}"), services=services, **options)
         opened.append(backend)

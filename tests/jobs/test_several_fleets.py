@@ -45,7 +45,7 @@ def end_of(backend, job):
 def test_two_jobs_run_at_once_and_the_third_waits(backend, world):
     assert backend.choice().fleets == 2
     jobs = [backend.submit(request(name), owner="ann") for name in "abc"]
-    wait_until(lambda: len(backend.status().running_jobs) == 2)
+    wait_until(lambda: len(world.rendered) == 2 and backend.status().health is Health.BUSY)  # both engines are up
     status = backend.status()
     assert set(status.running_jobs) == set(jobs[:2])
     assert (status.queued, status.health) == (1, Health.BUSY)
@@ -106,7 +106,7 @@ def test_closing_interrupts_both_and_keeps_the_rest(tmp_path, world, two_fleets)
     settings = Settings(data_dir=tmp_path / "data")
     backend = Backend(settings, preset="tiny-cpu", services=fake_services(world))
     running = [backend.submit(request(name), owner="ann") for name in "ab"]
-    wait_until(lambda: len(backend.status().running_jobs) == 2)
+    wait_until(lambda: len(world.rendered) == 2)  # both engines are up and at work
     waiting = backend.submit(request("c"), owner="ann")
     began = time.monotonic()
     backend.close()

@@ -60,8 +60,8 @@ def take(text_encoder: Any, group: Group) -> None:
             module.register_forward_hook(lambda _module, _inputs, out: group.sum(out))
 
 
-def share(text_encoder: Any, layer: int, groups: Groups) -> None:
-    """Have `text_encoder.model` answer on every rank with what the encoding ranks compute: hidden state `layer`.
+def share(text_encoder: Any, layer: int, groups: Groups, dtype: torch.dtype) -> None:
+    """Have `text_encoder.model` answer on every rank with what the encoders compute: hidden state `layer`, in `dtype`.
 
     Its weights may be missing where `groups.conditioner` is None. Every rank must call it with the same inputs, as
     often. Of a conditioner that is cut after `layer`, the last hidden state is taken.
@@ -70,15 +70,18 @@ def share(text_encoder: Any, layer: int, groups: Groups) -> None:
         take(text_encoder, groups.conditioner)
     inner = text_encoder.model.forward
     width = text_encoder.config.text_config.hidden_size
-    kind = text_encoder.dtype
+    if groups.conditioner is None:
+        text_encoder.to(dtype)  # no weights, but asked for its type by whoever prepares pixels for it
 
     def forward(*, output_hidden_states: bool = False, **inputs: Any) -> SimpleNamespace:
         tokens = inputs["input_ids"]
         if groups.conditioner is None:
-            hidden = torch.empty((*tokens.shape, width), dtype=kind, device=tokens.device)
+            hidden = torch.empty((*tokens.shape, width), dtype=dtype, device=tokens.device)
         else:
             out = inner(output_hidden_states=output_hidden_states, **inputs)
             hidden = out.hidden_states[layer] if output_hidden_states else out.last_hidden_state
+        if hidden.dtype is not dtype:
+            raise TypeError(f"the conditioner computes in {hidden.dtype}; the other ranks expect {dtype}")
         hidden = hidden.contiguous()
         dist.broadcast(hidden, src=groups.world.members[0], group=groups.world.handle)
         return SimpleNamespace(last_hidden_state=hidden, hidden_states={layer: hidden})

@@ -26,6 +26,7 @@ class Sharing:
         self.trunk = ranks.SharedTrunk(self.groups) if several else ranks.OneRank()
         self.helps_decode = setup.world_size > 1 and setup.parallel.vae_tile_parallel
         self.tiles = vae.TileShare(self.groups.world if self.helps_decode else group.alone())
+        self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
         self._fsdp = self.groups.weights.size > 1
         # The libraries' own loaders give every rank a conditioner, which it then runs.
         self._told = setup.world_size > 1 and setup.runtime.fast_load
@@ -53,7 +54,7 @@ class Sharing:
     def encode(self, text_encoder: Any, layer: int) -> None:
         """Have a loaded conditioner answer on every rank."""
         if self._told:
-            conditioner.share(text_encoder, layer, self.groups)
+            conditioner.share(text_encoder, layer, self.groups, self._dtype)
 
     def info(self) -> dict[str, object]:
         """For log, page and sidecar: what this rank is in the fleet."""

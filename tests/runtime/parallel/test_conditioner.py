@@ -29,6 +29,14 @@ def test_every_rank_gets_the_embeddings_of_one(teams, size, encoders, loader):
     assert [held for _, held in answers] == [whole // encoders] * encoders + [0] * (size - encoders)
 
 
+def test_ranks_without_a_conditioner_expect_the_type_it_computes_in(teams):
+    """The model is made without weights there, in the library's default type."""
+    expected, _ = encode(0, 1, 1, {"dtype": "bfloat16"})
+    for results, _ in teams(2).run(encode, 1, {"dtype": "bfloat16"}):
+        for mine, alone in zip(results, expected, strict=True):
+            assert np.array_equal(mine, alone)
+
+
 def test_heads_that_do_not_divide_are_refused():
     class Config:
         num_key_value_heads, intermediate_size = 8, 100

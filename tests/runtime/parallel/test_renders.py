@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from whole import render
 
+from backend.presets import Dtype
 from backend.types import (
     GenerationRequest,
     PreparedMedia,
@@ -88,6 +89,15 @@ def test_all_ranks_stop_together_wherever_one_wants_to(teams, orders, alone, tin
     assert [stage for stage, _ in places[:3]] == [Stage.LOAD, Stage.ENCODE, Stage.DENOISE]
     assert places[4:] == [(Stage.DECODE, 2), None]
     assert np.array_equal(answers[0][5]["latents"], alone[0]["latents"])
+
+
+def test_bfloat16_over_ranks_of_which_one_encodes(teams, orders, tiny_checkpoint, tmp_path):
+    """A rank without a conditioner must expect its answer in the type that it comes in."""
+    expected = render(0, 1, {}, tiny_checkpoint, tmp_path, orders[1:2], {}, dtype=Dtype.BFLOAT16)[0]
+    order = (tiny_checkpoint, tmp_path, orders[1:2], {}, (), Dtype.BFLOAT16)
+    found = teams(2).run(render, {"ulysses_degree": 2}, *order)[0][0]
+    spread = expected["latents"].std()
+    assert np.abs(found["latents"] - expected["latents"]).max() < 0.05 * spread
 
 
 def test_another_seed_is_another_video_on_all_forms(teams, orders, alone, tiny_checkpoint, tmp_path):

@@ -30,15 +30,17 @@ def encode(rank, size, encoders, options):
     config = Qwen3VLConfig(text_config=text, vision_config=dict(TINY_VISION))
     model = on_meta(Qwen3VLForConditionalGeneration, config=config)
     cut(model, LAYER)
+    dtype = getattr(torch, options.get("dtype", "float32"))
     groups = form(rank, size, Parallel(ulysses_degree=size, conditioner_tensor_parallel=encoders))
     if groups.conditioner is not None:
-        random_weights(model, CPU, torch.float32)
+        random_weights(model, CPU, dtype)
         if options.get("cut_by_loader"):
             for name, each in list(model.named_parameters()):
                 part = conditioner.cut(name, each.data, groups.conditioner.rank, groups.conditioner.size)
                 put(model, name, part.clone())
     if size > 1:
-        conditioner.share(model, LAYER, groups)
+        conditioner.share(model, LAYER, groups, dtype)
+    assert model.dtype is dtype
     wrapped = Conditioner(model, LAYER, remember=True)
     results = []
     for tokens in ([3, 1, 4, 1, 5], [9, 2], [3, 1, 4, 1, 5]):
@@ -50,7 +52,7 @@ def encode(rank, size, encoders, options):
             use_cache=False,
             output_hidden_states=True,
         )
-        results.append(out.hidden_states[LAYER].numpy())
+        results.append(out.hidden_states[LAYER].float().numpy())
     assert wrapped.encodings == 2
     layers = model.model.language_model.layers
     matrices = (each for name, each in layers.named_parameters() if name.endswith("proj.weight"))
@@ -112,7 +114,7 @@ class Watcher:
         self.chunks.append(frames.copy())
 
 
-def setup(rank, size, parallel, checkpoint, folder, runtime):
+def setup(rank, size, parallel, checkpoint, folder, runtime, dtype):
     return Setup(
         run="test",
         rank=rank,
@@ -120,7 +122,7 @@ def setup(rank, size, parallel, checkpoint, folder, runtime):
         model="native",
         checkpoint=str(checkpoint),
         device=Device.CPU,
-        dtype=Dtype.FLOAT32,
+        dtype=dtype,
         rendezvous=Path(folder) / "store",
         cache_dir=Path(folder) / f"cache{rank}",
         runtime=RuntimeOptions(**runtime),
@@ -128,15 +130,17 @@ def setup(rank, size, parallel, checkpoint, folder, runtime):
     )
 
 
-def render(rank, size, parallel, checkpoint, folder, orders, runtime, stops=()):
+def render(rank, size, parallel, checkpoint, folder, orders, runtime, stops=(), dtype=Dtype.FLOAT32):
     """Render each (request, media); what rank 0 made of each as a dict of arrays, and what every rank counted.
 
     stops: for some of the orders, the question at which the last rank wants to stop.
     """
-    engine = Runtime.for_setup(setup(rank, size, parallel, checkpoint, folder, runtime), CPU, lambda message: None)
+    engine = Runtime.for_setup(
+        setup(rank, size, parallel, checkpoint, folder, runtime, dtype), CPU, lambda message: None
+    )
     previews = []
     hooks = engine.hooks(lambda step, picture: previews.append((step, picture.numpy())))
-    pipeline = Pipeline(Path(checkpoint), "cpu", "float32", lambda *_: None, hooks)
+    pipeline = Pipeline(Path(checkpoint), "cpu", dtype.value, lambda *_: None, hooks)
 
     def agree(wish):
         if size == 1:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 import secrets
 import shutil
@@ -18,166 +17,185 @@ from typing import Any
 from starlette.datastructures import FormData, UploadFile
 
 from backend import limits
-from backend.errors import InvalidRequest, Problem
+from backend.http.fields import (
+    bad,
+    json_object,
+    json_objects,
+    number,
+    optional_text,
+    refuse_half_characters,
+    shown,
+    text,
+    whole,
+)
 from backend.types import FPS, GenerationRequest, Reference, Sampling
 
 MAX_DATA_URL_CHARS = 96 * 2**20
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*;base64,", re.ASCII)
 _SIZE = re.compile(r"(\d{1,5})x(\d{1,5})", re.ASCII)
 _FILE_FIELDS = ("input_reference", "input_references")
+# What vLLM-Omni takes for editing clips: a render that left them out would not be the one that was asked for
+_NOT_SERVED = ("source_video", "source_audio", "video_noise_mask", "audio_noise_mask", "control_reference")
+_VALUES = ("prompt", "seed", "size", "width", "height", "num_frames", "seconds", "num_inference_steps", "extra_params")
+_TASKS = ("t2va", "fl2va", "ref2va")
+_ROLES = ("keyframe", "reference")
 _URL_FIELDS = {"image_reference": "image_url", "video_reference": "video_url", "audio_reference": "audio_url"}
 
 
 def request_from_form(form: FormData, folder: Path) -> GenerationRequest:
     """The request of a multipart form; fields it does not know are ignored, as ComfyUI's client relies on."""
     fields: dict[str, Any] = {key: value for key, value in form.multi_items() if isinstance(value, str)}
+    refuse_half_characters(fields, "body")
     for name in ("extra_params", "extra_body"):
-        fields |= _object(fields.pop(name, None), name)
+        fields |= json_object(fields.pop(name, None), name)
+    _refuse_misplaced(fields)
+    for name, value in form.multi_items():
+        if isinstance(value, UploadFile) and name in (*_VALUES, *_URL_FIELDS, *_NOT_SERVED):
+            way_out = "upload files as input_references" if name not in _VALUES else "send it as a text field"
+            raise bad(name, "a file", "takes no uploaded file", way_out)
     files = [
         _save(upload.file, upload.filename or "", folder)
         for name in _FILE_FIELDS
         for upload in form.getlist(name)
         if isinstance(upload, UploadFile)
     ]
-    for name, key in _URL_FIELDS.items():
-        files += [_from_url(item.get(key), name, folder) for item in _objects(fields.get(name), name)]
-    return _request(fields, files)
+    return _request(fields, [*files, *_from_urls(fields, folder)])
 
 
 def request_from_json(body: Any, folder: Path) -> GenerationRequest:
     """The request of a JSON body with `conditions`; raises InvalidRequest."""
     if not isinstance(body, dict):
-        raise _bad("body", "", "must be a JSON object")
+        raise bad("body", "", "must be a JSON object")
+    refuse_half_characters(body, "body")
     fields = dict(body)
     for name in ("extra_params", "extra_body"):
-        fields |= _object(fields.pop(name, None), name)
-    files = []
-    indices = []
-    for index, condition in enumerate(_objects(fields.get("conditions"), "conditions")):
-        files.append(_from_url(condition.get("uri"), f"conditions[{index}].uri", folder))
-        if condition.get("role") == "keyframe":
-            indices.append(condition.get("frame_index", 0))
-    for name, key in _URL_FIELDS.items():
-        files += [_from_url(item.get(key), name, folder) for item in _objects(fields.get(name), name)]
-    if indices and len(indices) == len(files):
-        fields.setdefault("frame_indices", indices)
+        fields |= json_object(fields.pop(name, None), name)
+    _refuse_misplaced(fields)
+    conditions = json_objects(fields.get("conditions"), "conditions")
+    roles = {_role(condition, f"conditions[{index}]") for index, condition in enumerate(conditions)}
+    if len(roles - {None}) > 1:
+        raise bad("conditions", "", "keyframes and references do not go together", "send one of the two")
+    files = [_from_url(item.get("uri"), f"conditions[{index}].uri", folder) for index, item in enumerate(conditions)]
+    files += _from_urls(fields, folder)
+    if roles == {"keyframe"} and len(conditions) == len(files):
+        fields.setdefault("frame_indices", [condition.get("frame_index", 0) for condition in conditions])
+    if roles == {"reference"}:
+        fields.setdefault("task", "ref2va")
     return _request(fields, files)
 
 
+def _role(condition: Mapping[str, Any], name: str) -> str | None:
+    role = optional_text(condition, "role")
+    if role not in (None, *_ROLES):
+        raise bad(f"{name}.role", shown(role), f"must be one of {', '.join(_ROLES)}")
+    return role
+
+
+def _refuse_misplaced(fields: Mapping[str, Any]) -> None:
+    """InvalidRequest for a path or an address where a file belongs: without its file the render would be another."""
+    for name in (*_FILE_FIELDS, *_NOT_SERVED):
+        value = fields.get(name)
+        if value in (None, "", []):
+            continue
+        if name in _NOT_SERVED:
+            raise bad(name, shown(value), "editing a clip is not offered by this server", "leave it out")
+        way_out = "upload the file in a multipart form (curl: -F input_reference=@FILE)"
+        raise bad(name, shown(value), "must be an uploaded file, not text", way_out)
+
+
+def _from_urls(fields: Mapping[str, Any], folder: Path) -> list[Path]:
+    return [
+        _from_url(item.get(key), name, folder)
+        for name, key in _URL_FIELDS.items()
+        for item in json_objects(fields.get(name), name)
+    ]
+
+
 def _request(fields: Mapping[str, Any], files: list[Path]) -> GenerationRequest:
-    target = _object(fields.get("target"), "target")
+    target = json_object(fields.get("target"), "target")
     merged = {**fields, **target}
     if merged.get("lora"):
-        raise _bad("lora", "", "LoRA files are not applied by this server")
-    fps = _number(merged, "fps")
+        raise bad("lora", "", "LoRA files are not applied by this server")
+    fps = number(merged, "fps")
     if fps is not None and fps != FPS:
-        raise _bad("fps", f"{fps:g}", f"must be {FPS}", "leave it out")
+        raise bad("fps", f"{fps:g}", f"must be {FPS}", "leave it out")
     media = _place(merged, files)
-    return GenerationRequest(prompt=str(merged.get("prompt", "")), sampling=_sampling(merged), **media)
+    return GenerationRequest(prompt=text(merged, "prompt") or "", sampling=_sampling(merged), **media)
 
 
 def _place(fields: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
     """Files as keyframes or references: by `task`, else as vLLM-Omni does, pictures alone are keyframes."""
-    task = fields.get("task")
+    task = optional_text(fields, "task")
+    if task not in (None, *_TASKS):
+        raise bad("task", shown(task), f"must be one of {', '.join(_TASKS)}")
     pictures_only = all(_looks_like_picture(path) for path in files)
     if not files or task == "t2va":
         if files:
-            raise _bad("task", "t2va", "takes no files", "leave the task out")
+            raise bad("task", "t2va", "takes no files", "leave the task out")
         return {}
     if task == "ref2va" or (task is None and not pictures_only):
         return {"references": tuple(Reference(path=path) for path in files)}
     given = fields.get("frame_indices", fields.get("frame_index"))
     indices = given if isinstance(given, list) else [given] if given is not None else [0, -1][: len(files)]
-    if len(files) > 2 or len(indices) != len(files) or any(index not in (0, -1) for index in indices):
-        raise _bad("frame_indices", str(given), "keyframes are one or two pictures at 0, -1 or both")
+    if (
+        len(files) > 2
+        or len(indices) != len(files)
+        or any(isinstance(index, bool) or index not in (0, -1) for index in indices)
+    ):
+        raise bad("frame_indices", shown(given), "keyframes are one or two pictures at 0, -1 or both")
     names = {0: "first_frame", -1: "last_frame"}
     return {names[index]: path for index, path in zip(indices, files, strict=True)}
 
 
 def _sampling(fields: Mapping[str, Any]) -> Sampling:
-    width, height = _number(fields, "width"), _number(fields, "height")
-    if fields.get("size"):
-        match = _SIZE.fullmatch(str(fields["size"]))
+    width, height = whole(fields, "width"), whole(fields, "height")
+    size = optional_text(fields, "size")
+    if size:
+        match = _SIZE.fullmatch(size)
         if match is None:
-            raise _bad("size", str(fields["size"])[:40], "must be WIDTHxHEIGHT", "such as 1344x768")
-        width, height = float(match[1]), float(match[2])
+            raise bad("size", shown(size), "must be WIDTHxHEIGHT", "such as 1344x768")
+        width, height = int(match[1]), int(match[2])
     sized = width is not None and height is not None
-    ratio = fields.get("aspect_ratio")
+    ratio = optional_text(fields, "aspect_ratio")
     defaults = Sampling()
-    seed = _number(fields, "seed")
+    seed = whole(fields, "seed")
+    if seed is not None and seed < -1:
+        raise bad("seed", shown(seed), "must be 0 or more, or -1 for a random one")
+    steps = whole(fields, "num_inference_steps")
     return Sampling(
         num_frames=_num_frames(fields, defaults.num_frames),
-        width=int(width) if sized and width is not None else None,
-        height=int(height) if sized and height is not None else None,
-        ratio=None if sized or ratio in (None, "", "auto", "adaptive") else str(ratio),
-        num_inference_steps=int(_number(fields, "num_inference_steps") or defaults.num_inference_steps),
-        seed=None if seed is None or seed < 0 else int(fields["seed"]),
-        flow_shift=_number(fields, "flow_shift"),
-        audio_flow_shift=_number(fields, "audio_flow_shift"),
+        width=width if sized else None,
+        height=height if sized else None,
+        ratio=None if sized or ratio in (None, "auto", "adaptive") else ratio,
+        num_inference_steps=defaults.num_inference_steps if steps is None else steps,
+        seed=None if seed == -1 else seed,
+        flow_shift=number(fields, "flow_shift"),
+        audio_flow_shift=number(fields, "audio_flow_shift"),
     )
 
 
 def _num_frames(fields: Mapping[str, Any], default: int) -> int:
     for name in ("duration_seconds", "duration", "seconds"):
-        seconds = _number(fields, name)
+        seconds = number(fields, name)
         if seconds is not None:
             return limits.num_frames_for_duration(seconds)
-    frames = _number(fields, "num_frames")
+    frames = whole(fields, "num_frames")
     if frames is None:
         return default
     if not 1 <= frames <= limits.MAX_FRAMES:
-        raise _bad("num_frames", f"{frames:g}", f"must be 1 to {limits.MAX_FRAMES}")
-    return max(limits.MIN_FRAMES, limits.snap_num_frames(int(frames)))  # clients of other models send 41 by default
-
-
-def _number(fields: Mapping[str, Any], name: str) -> float | None:
-    value = fields.get(name)
-    if value is None or value == "":
-        return None
-    try:
-        number = float(value) if not isinstance(value, bool) else float("nan")
-    except (TypeError, ValueError):
-        number = float("nan")
-    if not abs(number) <= 2**63:
-        raise _bad(name, str(value)[:40], "must be a number")
-    return number
-
-
-def _object(value: Any, name: str) -> dict[str, Any]:
-    if value is None or value == "":
-        return {}
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise _bad(name, value[:40], "must be a JSON object") from error
-    if not isinstance(value, dict):
-        raise _bad(name, str(value)[:40], "must be a JSON object")
-    return value
-
-
-def _objects(value: Any, name: str) -> list[dict[str, Any]]:
-    if isinstance(value, str) and value.lstrip().startswith("["):
-        try:
-            value = json.loads(value)
-        except (ValueError, RecursionError) as error:
-            raise _bad(name, value[:40], "must be JSON") from error
-    items = value if isinstance(value, list) else [value] if value else []
-    if len(items) > limits.MAX_REFERENCES:
-        raise _bad(name, f"{len(items)} files", f"at most {limits.MAX_REFERENCES} in all")
-    return [_object(item, name) for item in items]
+        raise bad("num_frames", shown(frames), f"must be 1 to {limits.MAX_FRAMES}")
+    return max(limits.MIN_FRAMES, limits.snap_num_frames(frames))  # clients of other models send 41 by default
 
 
 def _from_url(url: Any, name: str, folder: Path) -> Path:
     """The file inside a data URL; any other URL is refused, because this server fetches nothing for a client."""
     header = _DATA_URL.match(url) if isinstance(url, str) and len(url) <= MAX_DATA_URL_CHARS else None
     if not isinstance(url, str) or header is None:
-        shown = str(url)[:40]
-        raise _bad(name, shown, "must be a base64 data URL; this server fetches no URL", "upload the file")
+        raise bad(name, shown(url), "must be a base64 data URL; this server fetches no URL", "upload the file")
     try:
         data = base64.b64decode(url[header.end() :], validate=True)
     except (binascii.Error, ValueError) as error:
-        raise _bad(name, "", "is no valid base64") from error
+        raise bad(name, "", "is no valid base64") from error
     path = folder / secrets.token_hex(8)
     path.write_bytes(data)
     return path
@@ -200,7 +218,3 @@ def _looks_like_picture(path: Path) -> bool:
     heif = head[4:8] == b"ftyp" and head[8:12] in (b"heic", b"heix", b"mif1", b"msf1", b"avif")
     webp = head[:4] == b"RIFF" and head[8:12] == b"WEBP"
     return head.startswith((b"\xff\xd8\xff", b"\x89PNG", b"GIF8")) or webp or heif
-
-
-def _bad(field: str, value: str, rule: str, way_out: str = "") -> InvalidRequest:
-    return InvalidRequest((Problem(field=field, value=value, rule=rule, way_out=way_out),))

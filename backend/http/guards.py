@@ -9,9 +9,10 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException  # FastAPI's is a kind of it; malformed multipart raises this one
 from starlette.types import Message
 
 from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, NotNow, PresetError, Unavailable

@@ -14,7 +14,7 @@ import av
 import numpy as np
 
 from backend.limits import CLIP_TOLERANCE_S, MAX_CLIP_S, MIN_CLIP_S
-from backend.media import containers
+from backend.media import containers, riff
 from backend.media.checks import DC_LEVEL, SILENT_DB
 from backend.media.source import AUDIO_FORMATS, Source
 from backend.types import AUDIO_SAMPLE_RATE, MediaReport, ReferenceKind
@@ -24,6 +24,7 @@ MAX_CHANNELS = 8
 EXACT_LENGTH_UNDER_S = 120  # longer files are believed what their header says, as they must be trimmed anyway
 GAP_S = Fraction(1, 50)  # time stamps may jitter by this much before a hole counts as a hole
 SEEK_MARGIN_S = 2  # decoders of overlapping codecs need a packet or two before what is used
+_CUT_S = Fraction(1, 20)
 _PRIMING_S = 1  # more than any codec puts before the first sample
 _HALF = 0.7071  # -3 dB, ITU-R BS.775 downmix; the LFE channel is left out as it asks
 _DOWNMIX = {
@@ -54,6 +55,9 @@ def probe(source: Source, opened: containers.Opened) -> MediaReport:
     duration = containers.seconds(stream.duration, stream.time_base)
     if duration is None and opened.container.duration is not None:
         duration = Fraction(opened.container.duration, av.time_base)
+    promised = duration if source.format.reader == "mov" else None  # elsewhere the header's length is an estimate
+    if source.format.reader == "wav":
+        promised = riff.promised_s(source.file.fileno())
     if duration is None or duration < EXACT_LENGTH_UNDER_S:
         counted = sum((block.shape[1] for _, block in _blocks(source, opened.container, stream, None)), 0)
         duration = Fraction(counted, stream.rate)
@@ -70,7 +74,14 @@ def probe(source: Source, opened: containers.Opened) -> MediaReport:
         audio_channels=stream.channels,
         audio_duration_s=round(float(duration), 4),
         actions=opened.ignored,
+        warnings=_cut_off(promised, duration),
     )
+
+
+def _cut_off(promised: Fraction | None, duration: Fraction) -> tuple[str, ...]:
+    if promised is None or promised - duration < _CUT_S:
+        return ()
+    return (f"its end is missing: {float(duration):.2f} s of {float(promised):.2f} s are there",)
 
 
 def read(source: Source, opened: containers.Opened, start: Fraction, length: Fraction | None) -> Sound:

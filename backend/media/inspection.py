@@ -6,6 +6,7 @@ Knows reports and files for people; prints nothing.
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ import soundfile
 from PIL import Image
 
 from backend import codec
+from backend.errors import InvalidRequest, Problem, WriteFailure
 from backend.media.sandbox import Answer, Order, Role, run
 from backend.types import AUDIO_SAMPLE_RATE, Geometry, MediaReport
 
@@ -36,11 +38,10 @@ def inspect_file(
     """The report of `path`, prepared as a job would; with `out`, what the model will see is written there.
 
     `out` gets image.png, or frames/00000.png ..., audio.wav (32 kHz, stereo, float32), and report.json.
-    Raises MediaRefused where a job would.
+    Raises MediaRefused where a job would, InvalidRequest for options that do not fit, WriteFailure for a bad `out`.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="h3-inspect-", dir=out.parent if out and out.parent.is_dir() else None
-    ) as at:
+    _check_options(inspection, out)
+    with _scratch(out) as at:
         order = Order(
             field="file",
             name=path.name,
@@ -53,7 +54,52 @@ def inspect_file(
             geometry=geometry,
         )
         report, answer = run(order, path.absolute())
-        return report, () if out is None else _write(report, answer, out)
+        if out is None:
+            return report, ()
+        try:
+            return report, _write(report, answer, out)
+        except OSError as error:
+            raise _unwritable(out, (error.strerror or str(error)).lower()) from error
+
+
+def _check_options(inspection: Inspection, out: Path | None) -> None:
+    """Say before the work what could not be done with it."""
+    size = {"width": inspection.width, "height": inspection.height}
+    given = {name: value for name, value in size.items() if value is not None}
+    if given and inspection.role is Role.REFERENCE:
+        rule, way_out = "only a keyframe has a canvas of its own", "add --as first-frame, or leave width and height out"
+    elif len(given) == 1:
+        rule, way_out = "a canvas needs width and height", "give both, or neither"
+    elif any(value < 1 for value in given.values()):
+        rule, way_out = "must be 1 px or more", "give the canvas of the job, such as 1344 and 768"
+    else:
+        rule = way_out = ""
+    if rule:
+        wrong = next((name for name, value in given.items() if value < 1), next(iter(given)))
+        raise InvalidRequest((Problem(field=wrong, value=str(given[wrong]), rule=rule, way_out=way_out),))
+    if out is not None:
+        place = _nearest(out)
+        if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+            raise _unwritable(out, f"{place} is no folder" if not place.is_dir() else f"{place} is not yours to write")
+
+
+def _scratch(out: Path | None) -> tempfile.TemporaryDirectory[str]:
+    """A folder on the disk of `out`, as a clip's frames may be a gigabyte."""
+    if out is None:
+        return tempfile.TemporaryDirectory(prefix="h3-inspect-")
+    try:
+        return tempfile.TemporaryDirectory(prefix="h3-inspect-", dir=_nearest(out))
+    except OSError as error:
+        raise _unwritable(out, (error.strerror or str(error)).lower()) from error
+
+
+def _nearest(out: Path) -> Path:
+    """`out`, or what there is of the way to it."""
+    return next((place for place in (out, *out.absolute().parents) if place.exists()), Path("/"))
+
+
+def _unwritable(out: Path, why: str) -> WriteFailure:
+    return WriteFailure(f"out={out}: cannot be written ({why}); give a folder that you may write to")
 
 
 def render_report(report: MediaReport) -> str:

@@ -5,6 +5,7 @@ Runs inside the sandbox, where rights are limited already; knows orders and file
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from fractions import Fraction
 
@@ -19,16 +20,31 @@ from backend.types import FPS
 def carry_out(order: Order, fd: int) -> Answer:
     """Read the open file `fd` as `order` says; raises MediaRefused."""
     source = open_source(order.field, order.name, fd)
+    _check_part(order, source)
     if source.format.family is sniff.Family.PICTURE:
         return _picture(order, source)
-    if order.role is Role.FIRST_FRAME:
-        way_out = "save one of its frames as a picture, or use it as a reference"
-        raise source.refuse(source.format.title, f"a keyframe must be a picture ({IMAGE_FORMATS})", way_out)
     with containers.opened(source) as opened:
+        if order.role is Role.FIRST_FRAME:
+            seen = "save one of its frames as a picture, or " if opened.video is not None else ""
+            rule = f"a keyframe must be a picture ({IMAGE_FORMATS})"
+            raise source.refuse(source.format.title, rule, f"{seen}use it as a reference")
         if opened.video is None and opened.audio is None:
             has = f"{source.format.title} without picture or sound"
             raise source.refuse(has, "must be a complete file of its format", "export or upload it again")
         return _video(order, source, opened) if opened.video is not None else _sound(order, source, opened)
+
+
+def _check_part(order: Order, source: Source) -> None:
+    """MediaRefused for a start and a length that are no part of anything, or of a picture."""
+    for name, value in (("start", order.start_s), ("length", order.length_s)):
+        if value is None:
+            continue
+        if not math.isfinite(value) or value < 0:
+            raise source.refuse(f"{name} {value:g}", f"{name} must be seconds, 0 or more", f"choose another {name}")
+    if order.length_s == 0:
+        raise source.refuse("length 0", "length must be more than 0 seconds", "choose a longer part, or leave it out")
+    if source.format.family is sniff.Family.PICTURE and (order.start_s or order.length_s is not None):
+        raise source.refuse(source.format.title, "a picture has no start and no length", "leave them out")
 
 
 def _picture(order: Order, source: Source) -> Answer:
@@ -100,7 +116,7 @@ def _part(order: Order, source: Source, duration: Fraction) -> tuple[Fraction, F
     """Start and length (s) of the part to use; raises MediaRefused where it lies outside the clip."""
     start = Fraction(order.start_s).limit_denominator(1_000_000)
     length = None if order.length_s is None else Fraction(order.length_s).limit_denominator(1_000_000)
-    if start < 0 or start >= duration or (length is not None and length <= 0):
+    if start >= duration:
         has = f"start {float(start):g} s of {float(duration):.2f} s"
         raise source.refuse(has, "the part to use must lie inside the clip", "choose an earlier start")
     return start, length

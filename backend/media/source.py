@@ -5,6 +5,7 @@ Knows how a refusal is worded. It decodes nothing.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from dataclasses import dataclass
@@ -66,11 +67,26 @@ def open_regular(field: str, path: Path) -> int:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise refusal(field, path.name, _what(path, error), "must be a readable file", "check the path") from error
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    kind = _kind(os.fstat(fd).st_mode)
+    if kind is not None:
         os.close(fd)
-        raise refusal(field, path.name, "not a regular file", "must be a file", "give the media file itself")
+        raise refusal(field, path.name or str(path), kind, "must be a file", "give the media file itself")
     return fd
 
 
+def _kind(mode: int) -> str | None:
+    """What something that is no regular file is, for people; None for a file."""
+    kinds = ((stat.S_ISDIR, "is a folder"), (stat.S_ISFIFO, "is a pipe"), (stat.S_ISSOCK, "is a socket"))
+    if stat.S_ISREG(mode):
+        return None
+    return next((words for test, words in kinds if test(mode)), "is a device")
+
+
 def _what(path: Path, error: OSError) -> str:
-    return "a symbolic link" if path.is_symlink() else (error.strerror or str(error)).lower()
+    if path.is_symlink():
+        return "is a symbolic link"
+    with contextlib.suppress(OSError):  # a socket or a device without a driver is seen, but cannot be opened
+        kind = _kind(path.lstat().st_mode)
+        if kind is not None:
+            return kind
+    return (error.strerror or str(error)).lower()

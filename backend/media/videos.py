@@ -29,6 +29,7 @@ PROBE_S = 30  # of a long file is enough to tell its rate
 SEEK_MARGIN_S = 2
 THREADS = 2
 _TRUNCATED_S = 0.5
+_SLANT = 0.01  # half a degree; matrices are rounded
 _SCALE = Interpolation.LANCZOS | Interpolation.ACCURATE_RND
 
 
@@ -43,6 +44,7 @@ class Facts:
     flips: Flips
     look: colour.Look | None
     display: tuple[float, float]  # width, height with rotation and pixel aspect, px
+    interlaced: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Flips:
     transpose: bool = False
     left_right: bool = False
     up_down: bool = False
+    exact: bool = True  # False: the matrix asks for more than quarter turns and mirroring, which was left out
 
     @property
     def words(self) -> str | None:
@@ -103,6 +106,7 @@ def probe(source: Source, opened: containers.Opened) -> tuple[Facts, MediaReport
         flips=flips,
         look=colour.look_of(frame.color_trc, frame.color_primaries),
         display=display,
+        interlaced=bool(frame.interlaced_frame),
     )
     return facts, _report(source, opened, facts)
 
@@ -310,9 +314,11 @@ def _flips(frame: Any) -> Flips:
     if data is None:
         return Flips()
     a, b, _, c, d, *_ = struct.unpack("=9i", bytes(data)[:36])  # shown x = a x + c y, shown y = b x + d y
-    if abs(a) + abs(d) >= abs(b) + abs(c):
-        return Flips(transpose=False, left_right=a < 0, up_down=d < 0)
-    return Flips(transpose=True, left_right=c < 0, up_down=b < 0)
+    upright, turned = abs(a) + abs(d), abs(b) + abs(c)
+    exact = min(upright, turned) <= _SLANT * max(upright, turned)
+    if upright >= turned:
+        return Flips(transpose=False, left_right=a < 0, up_down=d < 0, exact=exact)
+    return Flips(transpose=True, left_right=c < 0, up_down=b < 0, exact=exact)
 
 
 def _report(source: Source, opened: containers.Opened, facts: Facts) -> MediaReport:
@@ -328,6 +334,10 @@ def _report(source: Source, opened: containers.Opened, facts: Facts) -> MediaRep
         actions.append(
             "converted from BT.2020 to BT.709" if wide else f"tone-mapped from {facts.look.upper()} to BT.709"
         )
+    if not facts.flips.exact:
+        warnings.append("it is turned by an angle that is no quarter turn: it was put at the nearest one")
+    if facts.interlaced:
+        warnings.append("it is interlaced: moving edges look like combs; export it progressive (deinterlaced)")
     if sound is None:
         warnings.append("it has no sound: it conditions the picture only")
     length = None if sound is None else containers.seconds(sound.duration, sound.time_base)

@@ -102,12 +102,12 @@ def picture_and_pattern(width: int, height: int) -> np.ndarray:
     return pixels
 
 
-def with_matrix(path: Path, matrix: tuple[int, int, int, int]) -> Path:
+def with_matrix(path: Path, matrix: tuple[float, float, float, float]) -> Path:
     """Set the display matrix (a, b, c, d; 1 is no scaling) of the first track, as `-display_rotation` does."""
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 4
     at += 40 if data[at] == 0 else 52
-    a, b, c, d = (value << 16 for value in matrix)
+    a, b, c, d = (round(value * 65536) for value in matrix)
     struct.pack_into(">9i", data, at, a, b, 0, c, d, 0, 0, 0, 1 << 30)
     path.write_bytes(data)
     return path

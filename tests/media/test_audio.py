@@ -139,7 +139,13 @@ def test_trimming_takes_exactly_the_part(tmp_path, see):
         (16, {}, "2 to 15 seconds"),
         (6, {"start_s": 5.0}, "2 to 15 seconds"),
         (6, {"start_s": 7.0}, "inside the clip"),
-        (6, {"start_s": -1.0}, "inside the clip"),
+        (6, {"start_s": -1.0}, "start must be seconds, 0 or more"),
+        (6, {"start_s": float("nan")}, "start must be seconds, 0 or more"),
+        (6, {"start_s": float("inf")}, "start must be seconds, 0 or more"),
+        (6, {"length_s": float("nan")}, "length must be seconds, 0 or more"),
+        (6, {"length_s": float("inf")}, "length must be seconds, 0 or more"),
+        (6, {"length_s": -2.0}, "length must be seconds, 0 or more"),
+        (6, {"length_s": 0.0}, "length must be more than 0 seconds"),
     ],
 )
 def test_lengths_outside_the_rule(tmp_path, see, seconds, options, rule):
@@ -158,3 +164,42 @@ def test_an_empty_recording_is_refused(tmp_path, see):
     path = wav(tmp_path / "none.wav", np.zeros((1, 0), np.float32), 16000)
     with pytest.raises(MediaRefused, match=r"none\.wav"):
         see(path)
+
+
+@pytest.mark.parametrize("keep", [0.75, 0.97])
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_a_cut_recording_is_used_with_a_notice(tmp_path, see, keep, subtype):
+    path = wav(tmp_path / "cut.wav", made.sine(440, 4, 48000), 48000, subtype=subtype)
+    data = path.read_bytes()
+    path.write_bytes(data[: int(len(data) * keep)])
+    seen = see(path)
+    assert any(f"{4 * keep:.2f} s of 4.00 s are there" in warning for warning in seen.report.warnings)
+
+
+def test_a_length_that_was_never_written_is_no_cut(tmp_path, see):
+    path = wav(tmp_path / "piped.wav", made.sine(440, 4, 48000), 48000, subtype="PCM_16")
+    data = bytearray(path.read_bytes())
+    assert see(path).report.warnings == ()
+    for unknown in (b"\xff\xff\xff\xff", bytes(4)):  # what pipes and recorders without power leave
+        data[4:8] = data[40:44] = unknown
+        path.write_bytes(data)
+        seen = see(path)
+        assert seen.report.warnings == () and seen.report.duration_s == 4.0
+
+
+def test_a_cut_m4a_is_noticed_or_refused(tmp_path, see):
+    path = tmp_path / "memo.m4a"
+    with av.open(str(path), "w", format="ipod", options={"movflags": "faststart"}) as out:
+        stream = out.add_stream("aac", rate=48000, layout="stereo")
+        frame = av.AudioFrame.from_ndarray(made.sine(440, 6, 48000, channels=2), format="fltp", layout="stereo")
+        frame.sample_rate, frame.pts, frame.time_base = 48000, 0, Fraction(1, 48000)
+        out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 2 // 3])
+    try:
+        seen = see(path)
+    except MediaRefused as refused:
+        assert "complete" in str(refused)
+    else:
+        assert any("its end is missing" in warning for warning in seen.report.warnings)

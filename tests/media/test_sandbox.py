@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 import soundfile
 from PIL import Image
 
-from backend.errors import MediaRefused
+from backend.errors import InvalidRequest, MediaRefused, WriteFailure
 from backend.media import sandbox
 from backend.media.inspection import Inspection, inspect_file, render_report
 from backend.media.prepare import prepare_request
@@ -150,7 +151,12 @@ def test_only_regular_files_are_opened(tmp_path):
     link, pipe = tmp_path / "link.png", tmp_path / "pipe.png"
     link.symlink_to(real)
     os.mkfifo(pipe)
-    for path, words in ((link, "a symbolic link"), (pipe, "not a regular file"), (tmp_path, "not a regular file")):
+    talk = socket.socket(socket.AF_UNIX)
+    talk.bind(str(tmp_path / "s"))
+    talk.close()
+    kinds = {link: "symbolic link", pipe: "pipe", tmp_path: "folder", Path("/"): "folder", tmp_path / "s": "socket"}
+    kinds |= {Path("/dev/zero"): "device", Path("/dev/null"): "device"}
+    for path, words in ((path, f"is a {kind}") for path, kind in kinds.items()):
         with pytest.raises(MediaRefused, match=words):
             probe_file(path)
     for path in (tmp_path / "none.png", Path("/dev/zero"), Path("real.png"), Path("https://example.com/a.png")):
@@ -281,6 +287,52 @@ def test_a_video_is_no_keyframe(tmp_path):
     clip = made.clip(tmp_path / "a.mp4", 60)
     with pytest.raises(MediaRefused, match=r"first_frame=a\.mp4.*keyframe must be a picture.*use it as a reference"):
         prepare_request(GenerationRequest(prompt="x", first_frame=clip), SMALL, tmp_path / "job")
+
+
+@pytest.mark.parametrize("options", [{"start_s": 1.0}, {"length_s": 2.0}])
+@pytest.mark.parametrize("role", list(sandbox.Role))
+def test_a_picture_has_no_part(tmp_path, see, options, role):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (300, 300)).save(path)
+    with pytest.raises(MediaRefused, match=r"a\.png \(PNG\).*no start and no length"):
+        see(path, role=role, **options)
+
+
+def test_sound_is_no_keyframe_and_has_no_frame_to_save(tmp_path, see):
+    path = tmp_path / "voice.wav"
+    soundfile.write(path, made.sine(440, 3, 16000)[0], 16000)
+    with pytest.raises(MediaRefused, match=r"voice\.wav \(WAV\): a keyframe must be a picture") as refused:
+        see(path, role=sandbox.Role.FIRST_FRAME)
+    assert "frames" not in refused.value.problem.way_out and "use it as a reference" in refused.value.problem.way_out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"role": sandbox.Role.FIRST_FRAME, "width": 224}, r"width=224: a canvas needs width and height"),
+        ({"role": sandbox.Role.FIRST_FRAME, "height": 128}, r"height=128: a canvas needs width and height"),
+        ({"width": 224, "height": 128}, r"width=224: only a keyframe has a canvas"),
+        ({"role": sandbox.Role.FIRST_FRAME, "width": 224, "height": 0}, r"height=0: must be 1 px or more"),
+        ({"role": sandbox.Role.FIRST_FRAME, "width": -5, "height": 9}, r"width=-5: must be 1 px or more"),
+    ],
+)
+def test_inspect_refuses_options_it_would_ignore(tmp_path, options, words):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (300, 300)).save(path)
+    with pytest.raises(InvalidRequest, match=words):
+        inspect_file(path, Inspection(**options), SMALL)
+
+
+def test_inspect_names_an_output_it_cannot_write(tmp_path):
+    path = tmp_path / "a.png"
+    Image.new("RGB", (300, 300)).save(path)
+    for out in (path, path / "below", path / "far" / "below", Path("/proc/nowhere")):
+        with pytest.raises(WriteFailure, match=r"cannot be written.*give a folder"):
+            inspect_file(path, Inspection(), SMALL, out)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "image.png").mkdir()
+    with pytest.raises(WriteFailure, match=r"out.*is a directory"):
+        inspect_file(path, Inspection(), SMALL, tmp_path / "out")
 
 
 def test_inspect_writes_what_the_model_sees(tmp_path):

@@ -104,6 +104,33 @@ def test_display_matrices_stand_upright(tmp_path, see, matrix):
     assert np.abs(seen.frames[0].astype(int) - expected).mean() < 6
 
 
+@pytest.mark.parametrize(("degrees", "warned"), [(45, True), (10, True), (135, True), (90, False), (0.2, False)])
+def test_a_slanted_display_matrix_is_noticed(tmp_path, see, degrees, warned):
+    clip = made.Clip(tmp_path / "slanted.mp4", 320, 192)
+    for index in range(49):
+        clip.frame(made.picture_and_pattern(320, 192), Fraction(index, 24))
+    cosine, sine = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    seen = see(made.with_matrix(clip.close(), (cosine, sine, -sine, cosine)), geometry=SMALL)
+    assert any("no quarter turn" in warning for warning in seen.report.warnings) == warned
+
+
+@pytest.mark.parametrize("interlaced", [True, False])
+def test_interlaced_video_is_noticed(tmp_path, see, interlaced):
+    import av
+
+    path = tmp_path / "broadcast.mp4"
+    with av.open(str(path), "w") as container:
+        options = {"x264-params": "tff=1", "flags": "+ildct+ilme"} if interlaced else {}
+        stream = container.add_stream("libx264", rate=25, options=options)
+        stream.width, stream.height, stream.pix_fmt = 320, 192, "yuv420p"
+        for index in range(60):
+            frame = av.VideoFrame.from_ndarray(made.numbered(index), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    seen = see(path, geometry=SMALL)
+    assert any("interlaced" in warning for warning in seen.report.warnings) == interlaced
+
+
 def test_d04_no_soundtrack_is_fine(tmp_path, see):
     seen = see(made.clip(tmp_path / "mute.mp4", 96))
     assert seen.audio is None and len(seen.frames) == 96

@@ -50,7 +50,7 @@ def number(fields: Mapping[str, Any], name: str) -> float | None:
         return None
     try:
         number = float(value) if not isinstance(value, bool) else float("nan")
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = float("nan")
     if not abs(number) <= 2**63:
         raise bad(name, shown(value), "must be a number")

@@ -38,6 +38,8 @@ WRONG_IN_JSON = [
     ("seed", True),
     ("seed", "seven"),
     ("seed", [1]),
+    ("seed", 10**400),
+    ("width", -(10**400)),
     ("width", "wide"),
     ("width", 1344.5),
     ("num_frames", 124.5),

@@ -203,3 +203,17 @@ def test_a_cut_m4a_is_noticed_or_refused(tmp_path, see):
         assert "complete" in str(refused)
     else:
         assert any("its end is missing" in warning for warning in seen.report.warnings)
+
+
+def test_of_several_sound_streams_the_first_is_used_with_a_notice(tmp_path, see):
+    path = tmp_path / "two.m4a"
+    with av.open(str(path), "w", format="ipod") as out:
+        streams = [out.add_stream("aac", rate=48000, layout="stereo") for _ in range(2)]
+        for stream, hz in zip(streams, (440, 880), strict=True):
+            frame = av.AudioFrame.from_ndarray(made.sine(hz, 3, 48000, channels=2), format="fltp", layout="stereo")
+            frame.sample_rate, frame.pts, frame.time_base = 48000, 0, Fraction(1, 48000)
+            out.mux(stream.encode(frame))
+            out.mux(stream.encode(None))
+    seen = see(path)
+    heard(seen)
+    assert any("first of 2 sound streams" in action for action in seen.report.actions)

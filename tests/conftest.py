@@ -1,6 +1,7 @@
 """Fixtures that many folders of tests share."""
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -9,6 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+# Before torch is imported, here and in every child: one thread, so that ours and the reference sum in the same order
+# and many ranks on two cores do not fight over them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")

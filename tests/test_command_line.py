@@ -14,6 +14,7 @@ import pytest
 from PIL import Image
 
 import app
+from backend.checkpoints.catalog import TINY_FOLDER
 from backend.commands import generation
 from backend.jobs.lock import InstanceLock
 
@@ -27,7 +28,7 @@ def data_dir(tmp_path_factory, tiny_checkpoint):
     """A data folder whose built-in model is the one the whole test run shares."""
     folder = tmp_path_factory.mktemp("data")
     (folder / "checkpoints").mkdir()
-    (folder / "checkpoints" / "tiny").symlink_to(tiny_checkpoint)
+    (folder / "checkpoints" / TINY_FOLDER).symlink_to(tiny_checkpoint)
     return folder
 
 

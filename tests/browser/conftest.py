@@ -46,7 +46,7 @@ class Server:
     process: subprocess.Popen[str]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # not the session: Playwright keeps an event loop in this thread while it is open
 def server(tmp_path_factory, tiny_checkpoint) -> Iterator[Server]:
     """`python app.py` on a free port, ended by SIGTERM; it must end in order."""
     if CHROMIUM is None:
@@ -85,9 +85,9 @@ def _await_port(port: int, process: subprocess.Popen[str], log: Path) -> None:
     pytest.fail(f"the port did not open: {log.read_text()[-3000:]}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium(server):
-    """One browser for all tests."""
+    """One browser for the tests of a file."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

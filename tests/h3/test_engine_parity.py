@@ -56,7 +56,8 @@ def cases(picture):
 def test_every_task_in_a_row_equals_stock_bit_for_bit(tiny_checkpoint, picture, tmp_path):
     stock = load_stock(tiny_checkpoint)
     engine = NativeEngine(hardware_presets()["tiny-cpu"], tiny_checkpoint, Settings(data_dir=tmp_path / "data"))
-    sampling = Sampling(num_frames=124, width=SIZE[0], height=SIZE[1], num_inference_steps=4, seed=11)
+    expected = {}
+    sampling = Sampling(num_frames=124, width=SIZE[0], height=SIZE[1], num_inference_steps=3, seed=11)
     try:
         for round_number in range(2):  # the second time with everything warm and tables from the disk
             for name, (asked, media, given) in cases(picture).items():
@@ -67,9 +68,11 @@ def test_every_task_in_a_row_equals_stock_bit_for_bit(tiny_checkpoint, picture, 
                 order = Render(job=JobId(name), request=request, media=media, folder=folder, tensors=tensors)
                 *_, end = engine.generate(order)
                 assert isinstance(end, Succeeded), end
-                ours, expected = load_file(tensors), run_stock(stock, request, **given)
+                if name not in expected:
+                    expected[name] = run_stock(stock, request, **given)
+                ours, theirs = load_file(tensors), expected[name]
                 for kind in ("latents", "audio_latents"):
-                    assert torch.equal(ours[kind], expected[kind]), (name, kind, round_number)
-                assert torch.allclose(ours["audio"], expected["audio"], rtol=0, atol=1e-5), name
+                    assert torch.equal(ours[kind], theirs[kind]), (name, kind, round_number)
+                assert torch.allclose(ours["audio"], theirs["audio"], rtol=0, atol=1e-5), name
     finally:
         engine.close()

@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from team import Team
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def one_thread():
     """As the ranks have: with another number of threads a product may sum in another order."""
     before = torch.get_num_threads()
@@ -17,9 +17,9 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def teams(tmp_path_factory):
-    """The ranks of a size; once there, they stay."""
+    """The ranks of a size; once there, they stay for the module: eight of them hold gigabytes."""
     made = {}
 
     def get(size):

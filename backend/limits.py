@@ -23,6 +23,7 @@ MIN_FRAMES = 107  # 4 s snapped
 MAX_FRAMES = 362  # 15 s snapped
 MIN_RATIO, MAX_RATIO = 1 / 4, 4.0  # diffusers MINIMAX_H3_MIN/MAX_ASPECT_RATIO
 MAX_CANVAS_PIXELS = 768 * 1344  # h3-facts 2; a canvas rounded to 32 px may exceed it by ROUNDING_SLACK
+MAX_SIDE = 2048  # px, of a 4:1 canvas of MAX_CANVAS_PIXELS
 ROUNDING_SLACK = 1.04  # largest excess of `canvas_for_ratio` over all ratios is 3.6 %, at 1856x576
 RATIOS = {"21:9": (21, 9), "16:9": (16, 9), "4:3": (4, 3), "1:1": (1, 1), "3:4": (3, 4), "9:16": (9, 16)}
 DEFAULT_RATIO = "16:9"
@@ -224,7 +225,7 @@ def _canvas_problems(sampling: Sampling) -> Iterable[Problem]:
         return
     for field, value in (("width", width), ("height", height)):
         if value < 32 or value % 32:
-            nearest = max(32, round(value / 32) * 32)
+            nearest = min(max(32, round(value / 32) * 32), MAX_SIDE)
             rule = "must be a positive multiple of 32"
             yield Problem(field=field, value=str(value), rule=rule, way_out=f"nearest is {nearest}")
     if width > 0 and height > 0:

@@ -109,10 +109,20 @@ def to_request(values: PanelValues) -> GenerationRequest:
         references=_references(values),
         sampling=sampling,
     )
-    problems += limits.validate(request, reports(values))
+    problems += [*_missing_media(values), *limits.validate(request, reports(values))]
     if problems:
         raise InvalidRequest(tuple(problems))
     return request
+
+
+def _missing_media(values: PanelValues) -> list[Problem]:
+    """What the chosen way of making needs and the page does not hold: never make a text-only video in its place."""
+    if values.mode is Mode.FRAMES and values.first_frame is None and values.last_frame is None:
+        way_out = "add a first or a last frame, or choose Text"
+        return [Problem(field="first_frame", value="", rule="no frame was added", way_out=way_out)]
+    if values.mode is Mode.REFERENCES and not values.references:
+        return [Problem(field="references", value="", rule="none was added", way_out="add one, or choose Text")]
+    return []
 
 
 def reports(values: PanelValues) -> dict[Path, MediaReport]:
@@ -251,9 +261,8 @@ def _seed(text: str, problems: list[Problem]) -> int | None:
     cleaned = (text or "").strip().replace(" ", "")
     if cleaned in ("", "-1"):
         return None
-    try:
-        return int(cleaned)
-    except ValueError:
-        rule = "must be a whole number"
-        problems.append(Problem(field="seed", value=text, rule=rule, way_out="leave it empty for a random seed"))
-        return None
+    if cleaned.isascii() and cleaned.removeprefix("-").isdigit():
+        return int(cleaned[:30])  # longer than any seed already; int() of thousands of digits is an error of its own
+    rule = "must be a whole number"
+    problems.append(Problem(field="seed", value=text, rule=rule, way_out="leave it empty for a random seed"))
+    return None

@@ -5,7 +5,9 @@ It knows uvicorn and Gradio's mounting; it starts no job and loads no model.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -184,6 +186,12 @@ def prepare_process(settings: Settings) -> None:
     os.chdir(empty)
 
 
+def _not_a_cut_stream(record: logging.LogRecord) -> bool:
+    """Whether a line of uvicorn's log is worth showing: a stream that ends because the program does is none."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError)
+
+
 class _Server(uvicorn.Server):
     """uvicorn with our own signals: the first one ends in order, so that the backend is closed; the second at once."""
 
@@ -198,6 +206,7 @@ class _Server(uvicorn.Server):
                 timeout_keep_alive=5,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_not_a_cut_stream)
         self._options = options
         self._announce = announce
 
@@ -249,7 +258,8 @@ def _probe_port(options: ServeOptions) -> None:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             trial.bind((options.host, options.port))
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise Unavailable(
-                f"port={options.port}: {error.strerror or error} on {options.host}; choose another with --port"
+                f"port={options.port}: {getattr(error, 'strerror', None) or error} on {options.host}; "
+                "choose another with --port"
             ) from error

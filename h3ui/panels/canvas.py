@@ -29,7 +29,7 @@ class CanvasPanel:
     custom: gr.Row
     width: gr.Number
     height: gr.Number
-    duration: gr.Slider
+    duration: gr.Number
     plan: gr.HTML
 
 
@@ -46,13 +46,14 @@ def build() -> CanvasPanel:
         size = gr.Radio(
             choices=SIZE_CHOICES, value=Size.AUTO.value, label="Size", elem_id="size", elem_classes="segmented"
         )
-        duration = gr.Slider(
-            limits.MIN_DURATION_S,
-            limits.MAX_DURATION_S,
+        # A number without bounds of its own: Gradio would clamp or refuse in silence what `limits` answers in words.
+        duration = gr.Number(
+            label="Duration in seconds",
+            info=f"{limits.MIN_DURATION_S:g} to {limits.MAX_DURATION_S:g}",
             value=5,
             step=DURATION_STEP_S,
-            label="Duration in seconds",
             elem_id="duration",
+            min_width=120,
         )
     with gr.Row(visible=False, elem_classes="fields") as custom:
         width = gr.Number(label="Width in pixels", value=1344, precision=0, elem_id="width", min_width=120)

@@ -23,7 +23,7 @@ class SamplingPanel:
 
     quality: gr.Radio
     about: gr.HTML
-    steps: gr.Slider
+    steps: gr.Number
     seed: gr.Textbox
     dice: gr.Button
     random: gr.Button
@@ -41,14 +41,13 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
     )
     about = gr.HTML(about_html(qualities[chosen]), apply_default_css=False)
     with gr.Row(elem_classes="fields"):
-        steps = gr.Slider(
-            limits.MIN_STEPS,
-            limits.MAX_STEPS,
+        steps = gr.Number(
+            label="Steps",
+            info=f"{limits.MIN_STEPS} to {limits.MAX_STEPS}; one forward fewer is run.",
             value=steps_at_first,
             step=1,
-            label="Steps",
-            info="One forward fewer is run.",
             elem_id="steps",
+            min_width=120,
         )
         with gr.Column(min_width=200, elem_classes="seed"):
             seed = gr.Textbox(label="Seed", placeholder="random", max_lines=1, elem_id="seed")

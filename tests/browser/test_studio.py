@@ -289,3 +289,17 @@ def test_files_of_the_program_stay_private(studio, server):
         assert error.value.code in (403, 404)
     named = json.load(urllib.request.urlopen(server.url + "/gradio_api/info"))["named_endpoints"]
     assert named == {}  # no handler of the page is a public call
+
+
+def test_numbers_out_of_range_are_said_and_never_changed_in_silence(studio):
+    studio.open()
+    studio.smallest("A long one")
+    tried = (("duration", "16"), ("duration", "3"), ("steps", "1"), ("steps", "1000000"))
+    for name, value in tried:
+        said = "4 to 15 seconds" if name == "duration" else "must be 2 to 200"
+        studio.page.fill(f"#{name} input[type=number]", value)
+        studio.page.keyboard.press("Tab")
+        studio.page.click("#generate")
+        studio.page.wait_for_selector(f"#problems :text('{said}')")
+        assert studio.page.input_value(f"#{name} input[type=number]") == value
+        studio.smallest("A long one")

@@ -171,3 +171,17 @@ def test_trim_reads_numbers_as_people_type_them(tmp_path):
     for wrong in ("abc", "-1", "nan", "inf"):
         with pytest.raises(InvalidRequest, match="must be seconds"):
             form.trim(clip, "start", wrong)
+
+
+@pytest.mark.parametrize(("mode", "field"), [(Mode.FRAMES, "first_frame"), (Mode.REFERENCES, "references")])
+def test_a_mode_without_its_media_is_a_problem_and_no_text_video(mode, field):
+    with pytest.raises(InvalidRequest) as refused:
+        form.to_request(PanelValues(prompt="a boat", mode=mode))
+    assert [problem.field for problem in refused.value.problems] == [field]
+    assert "choose Text" in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["1_0", "٣", "1e3", "0x10", "9" * 5000])
+def test_a_seed_is_plain_digits(text):
+    with pytest.raises(InvalidRequest, match="seed"):
+        form.to_request(PanelValues(prompt="a boat", seed=text))

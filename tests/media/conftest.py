@@ -43,3 +43,11 @@ def see(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Seen]:
         )
 
     return see
+
+
+@pytest.fixture(autouse=True)
+def _ordinary_priority():
+    """SVT-AV1, which makes one of the inputs, puts the whole process at real-time priority and leaves it there."""
+    yield
+    if os.sched_getscheduler(0) != os.SCHED_OTHER:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

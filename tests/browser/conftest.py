@@ -123,8 +123,8 @@ class Studio:
         for name, value in (("width", 224), ("height", 128), ("duration", 4), ("steps", steps)):
             self.page.fill(f"#{name} input[type=number]", str(value))
             self.page.keyboard.press("Tab")
-        self.page.wait_for_selector(f"#plan :text('{steps - 1} forwards')")
-        assert "224 × 128" in self.page.inner_text("#plan") and "107 frames" in self.page.inner_text("#plan")
+        for told in (f"{steps - 1} forwards", "224 × 128", "107 frames"):
+            self.page.wait_for_selector(f"#plan :text('{told}')")
 
     def generate(self) -> None:
         """Press the button and wait until the job is in the light."""

@@ -46,8 +46,8 @@ def check_playing(studio, width=224, height=128):
 
 def test_an_idle_page_is_light_and_free_of_torch(studio, server):
     studio.open()
-    assert "Your video appears here" in studio.page.inner_text("#live")
-    assert "noise" in studio.page.inner_text("#live")  # the tiny model says plainly what it is
+    studio.page.wait_for_selector("#live :text('Your video appears here')")
+    studio.page.wait_for_selector("#live :text('noise')")  # the tiny model says plainly what it is
     process = psutil.Process(server.process.pid)
     assert process.memory_info().rss < 400 * 2**20
     assert not [mapped.path for mapped in process.memory_maps() if "libtorch" in mapped.path]
@@ -67,7 +67,7 @@ def test_text_becomes_a_playing_video_while_progress_moves(studio, server):
     step = r"step \d+ of 11 · \d+\.\d\d s a step · about .* left, decode and MP4 included"
     assert [text for text in seen["texts"] if re.search(step, text)]
     check_playing(studio)
-    assert "107 frames, 4.46 s" in studio.page.inner_text("#player")
+    studio.page.wait_for_selector("#player :text('107 frames, 4.46 s')")
     assert re.search(r"seed \d+", studio.page.inner_text("#player"))
     with studio.page.expect_download() as saved:
         studio.page.click("#player a:has-text('Download')")
@@ -81,7 +81,7 @@ def test_first_and_last_frame(studio, media):
     studio.page.click("#mode label:has-text('First')")
     studio.page.set_input_files("#first-frame input[type=file]", media["portrait.png"])
     studio.page.wait_for_selector("#first-frame-card :text('320 × 480')")
-    assert "128 × 192" in studio.page.inner_text("#plan")  # the canvas follows the picture
+    studio.page.wait_for_selector("#plan :text('128 × 192')")  # the canvas follows the picture
     studio.page.set_input_files("#last-frame input[type=file]", media["portrait.png"])
     studio.page.wait_for_selector("#last-frame-card img")
     studio.smallest("The wall changes its colour")
@@ -230,7 +230,7 @@ def test_models_and_logs_tell_what_there_is(studio):
     studio.open()
     studio.page.click("role=tab[name='Models']")
     studio.page.wait_for_selector("#models :text('noise')")
-    assert "MiniMaxAI/MiniMax-H3" in studio.page.inner_text("#models")
+    studio.page.wait_for_selector("#models :text('MiniMaxAI/MiniMax-H3')")
     studio.page.click("role=tab[name='Logs']")
     studio.page.wait_for_selector("#log-tail textarea")
 

@@ -1,7 +1,7 @@
 """Random kills, stops, cancels, closed pages and restarts over many jobs; then every job must have exactly one end.
 
-As a program: `python tests/jobs/chaos.py --jobs 200 --seconds 170`. The test runs the same course unless told otherwise by
-`H3_CHAOS_JOBS`.
+As a program: `python tests/jobs/chaos.py --jobs 200 --seconds 170`. The test runs the same course unless told otherwise
+by `H3_CHAOS_JOBS`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Of 200 jobs nothing accepted is lost, whatever dies: `chaos` by default; `H3_CHAOS_JOBS=1000` runs a longer course."""
+"""Of 200 jobs nothing accepted is lost, whatever dies. `H3_CHAOS_JOBS=1000` runs a longer course of `chaos`."""
 
 import os
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from backend.errors import H3Error, JobNotFound
-from backend.jobs.records import OUTPUT_NAMES, SIDECAR, VIDEO, with_paths
-from backend.types import GenerationRequest, JobId
+from backend.jobs.records import OUTPUT_NAMES, with_paths
+from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
 
 KEEP_INPUTS_S = 30 * 24 * 3600.0  # inputs of ended jobs serve retry and duplicate that long
 KEEP_INPUTS_BYTES = 20 * 2**30  # oldest go first above this
@@ -110,7 +110,7 @@ class Artifacts:
 
     def result(self, job: JobId) -> tuple[Path, Path, dict[str, Any]]:
         """(video, sidecar, the sidecar's content) of a finished render. Raises H3Error naming what is missing."""
-        video, sidecar = self.output(job) / VIDEO, self.output(job) / SIDECAR
+        video, sidecar = self.output(job) / VIDEO_NAME, self.output(job) / SIDECAR_NAME
         for path in (video, sidecar):
             if not path.is_file() or path.stat().st_size == 0:
                 state = "is empty" if path.is_file() else "is not there"

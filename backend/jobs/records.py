@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from backend.events import Cancelled, Failed, Interrupted, Succeeded, TerminalEvent
-from backend.types import GenerationRequest, JobId
+from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
 
 ADMIN = "*"  # sees every job and may do everything; no session id or user name is a lone asterisk
 TITLE_CHARS = 60
 
-VIDEO, SIDECAR = "video.mp4", "video.json"
 OUTPUT_NAMES = {  # every file a job may hand out, and what it is
-    VIDEO: "video/mp4",
-    SIDECAR: "application/json",
+    VIDEO_NAME: "video/mp4",
+    SIDECAR_NAME: "application/json",
     "last_frame.png": "image/png",
     "audio.wav": "audio/wav",
     "tensors.safetensors": "application/octet-stream",

@@ -121,7 +121,6 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
     app.mount("/studio", StaticFiles(directory=ASSETS_DIR / "icons"), name="studio")
     demo = page.build(backend)
     demo.queue(max_size=None, default_concurrency_limit=8)
-    script = (ASSETS_DIR / "studio.js").read_text(encoding="utf-8")
     app = gr.mount_gradio_app(
         app,
         demo,
@@ -141,8 +140,8 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         footer_links=[],
         favicon_path=str(ASSETS_DIR / "icons" / "favicon.png"),
         theme=theme.studio(),
-        css_paths=ASSETS_DIR / "studio.css",
-        head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{script}</script>',
+        css_paths=theme.styles(),
+        head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{theme.script()}</script>',
     )
     demo.has_launched = True  # mounting forgets it, and Gradio then takes any path a browser names for an upload
     return Gate(app, settings.uploads_dir, lambda: backend.caps, _users_of(app))

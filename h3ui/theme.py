@@ -1,12 +1,16 @@
 """Colours, type and spacing of the page as one Gradio theme; fonts are the system's own.
 
-It knows how things look; layout details are in `assets/studio.css`.
+It knows how things look; layout details are in `assets/styles`, what the page does by itself in `assets/scripts`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gradio as gr
 from gradio.themes.utils import colors, sizes
+
+from h3ui.markup import ASSETS_DIR
 
 SANS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "Noto Sans", "sans-serif")
 MONO = ("ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "Noto Sans Mono", "monospace")
@@ -100,3 +104,14 @@ def studio() -> gr.themes.Base:
         button_large_radius="12px",
         button_small_radius="9px",
     )
+
+
+def styles() -> list[Path]:
+    """The style sheets, the common one first, then one a theme."""
+    return sorted((ASSETS_DIR / "styles").glob("*.css"), key=lambda path: (path.stem != "studio", path.stem))
+
+
+def script() -> str:
+    """What every page runs: each file of `assets/scripts`, the common one first."""
+    found = sorted((ASSETS_DIR / "scripts").glob("*.js"), key=lambda path: (path.stem != "studio", path.stem))
+    return "\n".join(path.read_text(encoding="utf-8") for path in found)

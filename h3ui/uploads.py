@@ -18,7 +18,7 @@ from backend.errors import InvalidRequest, MediaRefused, Problem
 from backend.jobs.records import JobRecord
 from h3ui import form
 from h3ui.board import Panels
-from h3ui.form import MediaItem, StoredValues
+from h3ui.form import MediaItem, Mode, StoredValues
 from h3ui.panels import keyframes, references
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ class Uploads:
             if item.report.kind != "image":
                 raise MediaRefused(_not_a_picture(item))
         except MediaRefused as error:
-            refusal = keyframes.card_html(name, None, error.problem)
-            return {
-                slot.item: None,
-                slot.drop: gr.update(value=None),
-                slot.card: gr.update(value=refusal, visible=True),
-            }
+            return self._refused_frame(name, error.problem)
         return self.frame_updates(name, item)
+
+    def _refused_frame(self, name: str, problem: Problem) -> Updates:
+        slot = self.panels.keyframes.slots[name]
+        return {
+            slot.item: None,
+            slot.drop: gr.update(value=None, visible=True),
+            slot.card: gr.update(value=keyframes.card_html(name, None, problem), visible=True),
+        }
 
     def frame_updates(self, name: str, item: MediaItem | None) -> Updates:
         """Show `item` in a keyframe's slot, or the empty drop zone."""
@@ -112,18 +115,60 @@ class Uploads:
                 items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
         return updates | {p.items: tuple(items), p.tray: references.tray_html(tuple(items), lost)}
 
+    def add_reference(self, path: Path, items: tuple[MediaItem, ...], *, name: str = "") -> Updates:
+        """A copy of the file at `path` joins the tray `items` and the page turns to references; `name` is shown.
+
+        Whoever calls has checked that the file is the caller's own. Refusals are told in the tray.
+        """
+        p = self.panels
+        added, refusals = tuple(items or ()), []
+        try:
+            added = (*added, self._copied(path, name))
+        except MediaRefused as error:
+            refusals = [error.problem]
+        return {
+            **self._turn_to(Mode.REFERENCES),
+            p.references.items: added,
+            p.references.tray: references.tray_html(added, refusals),
+        }
+
+    def set_frame(self, name: str, path: Path, *, label: str = "") -> Updates:
+        """A copy of the picture at `path` becomes the `name` ("first" or "last") frame and the page turns to frames.
+
+        Whoever calls has checked that the file is the caller's own. A refusal is told in the frame's place.
+        """
+        try:
+            shown = self.frame_updates(name, self._copied(path, label, keyframe=True))
+        except MediaRefused as error:
+            shown = self._refused_frame(name, error.problem)
+        return {**self._turn_to(Mode.FRAMES), **shown}
+
+    def _turn_to(self, mode: Mode) -> Updates:
+        p = self.panels
+        return {
+            p.mode: mode.value,
+            p.keyframes.group: gr.update(visible=mode is Mode.FRAMES),
+            p.references.group: gr.update(visible=mode is Mode.REFERENCES),
+        }
+
     def _reuse(self, record: JobRecord, path: Path, lost: list[Problem], *, keyframe: bool = False) -> MediaItem | None:
-        name = Path(record.labels.get(path.name, path.name)).name
-        target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / name
+        try:
+            return self._copied(path, record.labels.get(path.name, path.name), keyframe=keyframe)
+        except MediaRefused as error:
+            lost.append(error.problem)
+        return None
+
+    def _copied(self, path: Path, name: str = "", *, keyframe: bool = False) -> MediaItem:
+        """A probed copy of `path` where the page may show it, under a name nobody guesses. Raises MediaRefused."""
+        shown = Path(name).name or path.name
+        target = Path(get_upload_folder()) / "reused" / secrets.token_urlsafe(9) / shown
         try:
             target.parent.mkdir(parents=True)
             shutil.copyfile(path, target)
-            return self.probe(target, keyframe=keyframe)
-        except MediaRefused as error:
-            lost.append(error.problem)
         except OSError as error:
-            lost.append(Problem(field=name, value="", rule="is not there any more", way_out=str(error.strerror)))
-        return None
+            gone = Problem(field=shown, value="", rule="is not there any more", way_out=str(error.strerror))
+            raise MediaRefused(gone) from error
+        return self.probe(target, keyframe=keyframe)
 
 
 def clicked(event: gr.EventData) -> dict[str, str]:

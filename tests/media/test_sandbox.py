@@ -19,7 +19,7 @@ import soundfile
 from PIL import Image
 
 from backend.errors import InvalidRequest, MediaRefused, WriteFailure
-from backend.media import sandbox
+from backend.media import child, sandbox
 from backend.media.inspection import Inspection, inspect_file, render_report
 from backend.media.prepare import prepare_request
 from backend.media.probe import probe_file, probe_request_files
@@ -202,7 +202,7 @@ def test_rights_are_gone_before_a_file_is_read():
 
 def test_a_child_gets_no_secret_and_a_hung_one_is_ended(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert "secret" not in str(sandbox._environment())
+    assert "secret" not in str(child._environment())
     path = tmp_path / "a.png"
     Image.new("RGB", (300, 300)).save(path)
     monkeypatch.setattr(sandbox, "PROBE_DEADLINE_S", 0.01)
@@ -218,7 +218,7 @@ def test_a_decoder_that_crashes_is_a_refusal(tmp_path, monkeypatch):
     def crashing(command, **options):
         return real([sys.executable, "-c", f"import os; os.kill(os.getpid(), {signal.SIGSEGV.value})"], **options)
 
-    monkeypatch.setattr(sandbox.subprocess, "Popen", crashing)
+    monkeypatch.setattr(child.subprocess, "Popen", crashing)
     with pytest.raises(MediaRefused, match=r"a\.png.*died of SIGSEGV.*export it again"):
         probe_file(path)
 

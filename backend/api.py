@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 import hmac
 import logging
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from backend.hardware.forecast import Forecast
 from backend.hardware.topology import RankView
 from backend.jobs.artifacts import Artifacts
 from backend.jobs.caps import SHARED, Caps
+from backend.jobs.finals import FINAL_QUALITY, final_request
 from backend.jobs.intake import Draft, Intake
 from backend.jobs.lock import InstanceLock
 from backend.jobs.machine import Machine
@@ -40,7 +42,7 @@ from backend.process import logs
 from backend.process.journal import NAME as PROGRAM_LOG
 from backend.process.journal import Journal
 from backend.settings import Settings
-from backend.types import GenerationRequest, JobId, MediaReport
+from backend.types import GenerationRequest, Glimpse, JobId, MediaReport, PreparedMedia
 
 if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
@@ -220,6 +222,28 @@ class Backend:
         """What a file is, found out in a sandbox, by the rules of a reference or a keyframe. Raises MediaRefused."""
         return self._services.probe_file(path, path.name, keyframe)
 
+    def glimpse(self, path: Path, *, keyframe: bool = False) -> tuple[MediaReport, Glimpse]:
+        """`probe` with small pictures for people, kept among the uploads under names nobody guesses."""
+        folder = self.settings.uploads_dir / "seen" / secrets.token_urlsafe(12)
+        return self._services.glimpse_file(path, keyframe, folder)
+
+    def prepared_frames(
+        self,
+        request: GenerationRequest,
+        preset: str | None = None,
+        quality: str = "standard",
+        probed: Mapping[Path, MediaReport] | None = None,
+    ) -> PreparedMedia:
+        """The keyframes of `request` exactly as its job would hand them to the model, among the uploads.
+
+        Made by the code a job uses. Raises what `plan` raises, MediaRefused.
+        """
+        chosen = self._machine.preset(preset)
+        planned = self._intake.outline(request, chosen, quality, probed).request
+        folder = self.settings.uploads_dir / "seen" / secrets.token_urlsafe(12)
+        frames = dataclasses.replace(planned, references=())
+        return self._services.prepare(frames, self._machine.checkpoint(chosen).geometry, folder)
+
     def plan(
         self,
         request: GenerationRequest,
@@ -332,6 +356,17 @@ class Backend:
         record = self._record(job, owner)
         sampling = dataclasses.replace(record.request.sampling, seed=seed)
         return self._again(record, dataclasses.replace(record.request, sampling=sampling), None)
+
+    def final(self, job: JobId, *, owner: str) -> JobId:
+        """A draft again in full: same prompt, media and seed, on the full canvas and with the usual steps."""
+        record = self._record(job, owner)
+        request, checkpoint = record.request, self._machine.checkpoint(self._machine.preset(record.preset))
+        frame = request.first_frame or request.last_frame
+        report = self.probe(frame, keyframe=True) if frame is not None else None
+        size = (report.width, report.height) if report and report.width and report.height else None
+        made_with = preset_files.pick(self._quality_presets, record.quality)
+        full = final_request(request, checkpoint.geometry, made_with, checkpoint.default_steps, size)
+        return self._again(dataclasses.replace(record, quality=FINAL_QUALITY), full, None)
 
     def edit(self, job: JobId, request: GenerationRequest, *, owner: str) -> None:
         """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""

@@ -165,6 +165,19 @@ class MediaReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Glimpse:
+    """A file at a glance, for people.
+
+    poster: JPEG of a picture or of one frame. strip: JPEG of a clip's frames side by side, evenly over its length.
+    peaks: the largest absolute sample, 0 to 1, in each equal part of a sound or of a clip's length.
+    """
+
+    poster: Path | None = None
+    strip: Path | None = None
+    peaks: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedReference:
     """A reference ready for the model.
 

@@ -30,6 +30,7 @@ from backend.settings import Settings
 from backend.types import (
     GenerationRequest,
     Geometry,
+    Glimpse,
     MediaReport,
     PreparedMedia,
     ReferenceKind,
@@ -162,6 +163,7 @@ def fake_services(world: World) -> Services:
         prepare=prepare,
         find_checkpoint=lambda preset, settings: FakeCheckpoint(),
         ensure_checkpoint=lambda preset, settings, tell: Path("tiny"),
+        glimpse_file=lambda path, keyframe, folder: (fake_probe(path, path.name, keyframe), Glimpse()),
     )
 
 

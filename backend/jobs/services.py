@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from backend.engines.base import Engine
 from backend.presets import EngineName, HardwarePreset
 from backend.settings import Settings
-from backend.types import GenerationRequest, Geometry, MediaReport, PreparedMedia
+from backend.types import GenerationRequest, Geometry, Glimpse, MediaReport, PreparedMedia
 
 if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
@@ -24,10 +24,18 @@ Tell = Callable[[str], None]
 _ensuring = threading.Lock()  # two jobs must not build or complete the same checkpoint at once
 
 
+def glimpse_media(path: Path, keyframe: bool, folder: Path) -> tuple[MediaReport, Glimpse]:
+    """What a file is, with small pictures of it written to `folder`. Raises MediaRefused."""
+    from backend.media.probe import glimpse_file
+    from backend.media.sandbox import Role
+
+    return glimpse_file(path, role=Role.FIRST_FRAME if keyframe else Role.REFERENCE, field=path.name, folder=folder)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
     """`probe_file` (file, field it fills, whether as a keyframe) and `prepare` decode in a sandboxed child and raise
-    MediaRefused.
+    MediaRefused; so does `glimpse_file` (file, whether as a keyframe, folder for the pictures).
 
     `find_checkpoint` describes a preset's checkpoint, `ensure_checkpoint` makes it complete on this disk; both raise
     CheckpointError.
@@ -38,6 +46,7 @@ class Services:
     prepare: Callable[[GenerationRequest, Geometry, Path], PreparedMedia]
     find_checkpoint: Callable[[HardwarePreset, Settings], Checkpoint]
     ensure_checkpoint: Callable[[HardwarePreset, Settings, Tell], Path]
+    glimpse_file: Callable[[Path, bool, Path], tuple[MediaReport, Glimpse]] = glimpse_media
 
 
 def checkpoint_name(preset: HardwarePreset, settings: Settings) -> str:

@@ -59,7 +59,7 @@ def probe(source: Source, opened: containers.Opened) -> MediaReport:
     if source.format.reader == "wav":
         promised = riff.promised_s(source.file.fileno())
     if duration is None or duration < EXACT_LENGTH_UNDER_S:
-        counted = sum((block.shape[1] for _, block in _blocks(source, opened.container, stream, None)), 0)
+        counted = sum((block.shape[1] for _, block in blocks(source, opened.container, stream, None)), 0)
         duration = Fraction(counted, stream.rate)
     if not duration:
         raise source.refuse(source.format.title, "must hold sound", "export it again")
@@ -166,7 +166,7 @@ def check_stream(source: Source, stream: Any) -> Any:
     return stream
 
 
-def _blocks(
+def blocks(
     source: Source, container: Any, stream: Any, seek_to: Fraction | None
 ) -> Iterator[tuple[Fraction | None, np.ndarray]]:
     """(file time in s, float32 (channels, n)) of each decoded block, in the rate and layout of the file.
@@ -235,7 +235,7 @@ def _collect(
     parts: list[np.ndarray] = []
     cursor: int | None = None  # where the next block goes, in samples since `start`; negative before it
     wanted = round((end - start) * rate)
-    for at, block in _blocks(source, container, stream, seek_to):
+    for at, block in blocks(source, container, stream, seek_to):
         if origin is None:
             origin = at if at is not None else Fraction(0)
         place = round((at - origin - start) * rate) if at is not None else (cursor or 0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from backend.media.sandbox import Order, Role, run
-from backend.types import GenerationRequest, Geometry, MediaReport
+from backend.types import GenerationRequest, Geometry, Glimpse, MediaReport
 
 
 def probe_file(
@@ -17,6 +17,16 @@ def probe_file(
     """What the file at `path` is; raises MediaRefused where it cannot be used in this `role`."""
     order = Order(field=field, name=path.name, role=role, geometry=geometry or Geometry())
     return run(order, path)[0]
+
+
+def glimpse_file(
+    path: Path, *, role: Role = Role.REFERENCE, field: str = "file", folder: Path
+) -> tuple[MediaReport, Glimpse]:
+    """`probe_file` with pictures for people, written to `folder`; raises MediaRefused, leaving none then."""
+    folder.mkdir(parents=True, exist_ok=True)
+    order = Order(field=field, name=path.name, role=role, stem=folder.resolve() / "seen", glimpse=True)
+    report, answer = run(order, path)
+    return report, answer.glimpse
 
 
 def probe_request_files(request: GenerationRequest, geometry: Geometry) -> dict[Path, MediaReport]:

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from backend.media import audio, containers, images, sniff, videos
+from backend.media import audio, containers, glimpse, images, sniff, videos
 from backend.media.sandbox import Answer, Order, Role, outputs
 from backend.media.source import IMAGE_FORMATS, Source, open_source
 from backend.types import FPS
@@ -52,6 +52,8 @@ def _picture(order: Order, source: Source) -> Answer:
     if order.stem is None:
         return Answer(report=images.read_header(source, keyframe=keyframe)[1])
     picture = images.read(source, keyframe=keyframe)
+    if order.glimpse:
+        return Answer(report=picture.report, glimpse=glimpse.of_picture(order, picture))
     if keyframe and order.width is not None and order.height is not None:
         picture = images.onto_canvas(picture, order.width, order.height, cover=order.cover)
     image = outputs(order.stem)[0]
@@ -64,6 +66,9 @@ def _video(order: Order, source: Source, opened: containers.Opened) -> Answer:
         audio.check_stream(source, opened.audio)
     facts, report = videos.probe(source, opened)
     size = videos.canvas(source, facts, order.geometry)
+    if order.glimpse:
+        report, seen = glimpse.of_video(order, source, opened, facts, report)
+        return Answer(report=report, glimpse=seen)
     if order.stem is None:
         return Answer(report=report)
     start, length = _part(order, source, facts.duration)
@@ -94,6 +99,8 @@ def _video(order: Order, source: Source, opened: containers.Opened) -> Answer:
 
 def _sound(order: Order, source: Source, opened: containers.Opened) -> Answer:
     report = audio.probe(source, opened)
+    if order.glimpse:
+        return Answer(report=report, glimpse=glimpse.of_sound(source, opened, report))
     if order.stem is None:
         return Answer(report=report)
     duration = Fraction(report.duration_s or 0)

@@ -5,6 +5,7 @@ Weights are drawn on the device, never read; what is measured is decided elsewhe
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,14 +114,19 @@ FULL_SHAPES = (Shape(1344, 768, 209), Shape(1344, 768, 124), Shape(960, 544, 124
 TINY_SHAPES = (Shape(160, 96, 22), Shape(96, 96, 22))
 
 
-def random_weights(model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int = 0) -> nn.Module:
+def random_weights(
+    model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int = 0, only: Container[str] | None = None
+) -> nn.Module:
     """Give a model made on the meta device weights on `device`; modules that its class pins stay float32.
 
     Matrices are drawn with the variance that keeps activations at one, vectors as ones or zeros with 10 % of noise.
+    only: names of the parameters that get any; the others stay as they are.
     """
     generator = torch.Generator(device).manual_seed(seed)
     pinned = tuple(model._keep_in_fp32_modules or ())
     for name, parameter in list(model.named_parameters()):
+        if only is not None and name not in only:
+            continue
         kind = torch.float32 if any(part in name.split(".") for part in pinned) else dtype
         values = torch.empty(parameter.shape, device=device, dtype=kind)
         if parameter.ndim > 1:

@@ -63,6 +63,11 @@ class ModelSize:
         outputs = self.layers * 6 * MODALITIES * self.hidden + 2 * self.hidden
         return outputs * forwards * timesteps * self.dtype_bytes
 
+    def alike(self, other: ModelSize) -> bool:
+        """Whether a forward of both is the same work: the same widths and depth in the same compute type."""
+        mine, theirs = ((each.dtype_bytes, each.hidden, each.inner, each.ffn, each.layers) for each in (self, other))
+        return mine == theirs
+
     def linear_flops(self, rows: int) -> float:
         """Floating point operations of all products of one forward but attention's."""
         return 2.0 * rows * self.trunk / self.dtype_bytes

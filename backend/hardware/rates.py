@@ -92,7 +92,7 @@ def _alone(shape: RequestShape, size: ModelSize, gpu: Gpu) -> tuple[float, str]:
     """(seconds, basis) of a forward on one GPU."""
     points = measured_points().get(gpu.name)
     flops = size.linear_flops(shape.rows) + size.attention_flops(shape.rows)
-    if points is not None and size == ModelSize():
+    if points is not None and size.alike(ModelSize()):
         a, b, c = points.curve
         return a + b * shape.rows + c * shape.rows**2, f"measured on {gpu.name} ({points.file})"
     nominal = nominal_tflops(gpu.name)

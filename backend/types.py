@@ -17,6 +17,9 @@ AUDIO_SAMPLE_RATE = 32_000  # Hz, audio_vae/config.json sampling_rate
 AUDIO_CHANNELS = 2
 
 VIDEO_NAME, SIDECAR_NAME = "video.mp4", "video.json"  # in Render.folder; together they are a result
+# In Render.folder while a job runs, and never a result: the newest small picture, and what of the video is encoded.
+PREVIEW_NAME, STREAM_NAME = "preview.png", "stream.mp4"
+LIVE_NAMES = (PREVIEW_NAME, STREAM_NAME)
 
 
 class Task(StrEnum):
@@ -210,6 +213,7 @@ class EncoderSettings:
     audio_bitrate_kbps: int = 192
     save_last_frame: bool = False  # also write last_frame.png
     save_wav: bool = False  # also write audio.wav
+    stream: bool = True  # also write the growing file that is watched while the rest decodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,7 +221,8 @@ class Render:
     """The order an engine receives: a resolved request (canvas and seed concrete), its media, where results go.
 
     `folder` is the job's output folder: `video.mp4` and what `encoder` asks for are written there, atomically.
-    `tensors` names a safetensors file to write `latents`, `audio_latents` and `audio` to as well.
+    `tensors` names a safetensors file to write `latents`, `audio_latents` and `audio` to as well. `quality` is the name
+    of the quality preset, `names` what people call the media, by file name: both only for the record.
     """
 
     job: JobId
@@ -226,3 +231,5 @@ class Render:
     folder: Path
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
     tensors: Path | None = None
+    quality: str = ""
+    names: dict[str, str] = field(default_factory=dict)

@@ -22,24 +22,54 @@ from backend import codec
 from backend.api import ADMIN, Backend
 from backend.errors import H3Error, InvalidRequest, MediaRefused, Problem
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
-from backend.media import mp4
+from backend.media import finished, kept
 from backend.types import GenerationRequest, JobId
 
 
 def read_request(path: Path) -> GenerationRequest:
     """The request in a sidecar, in one of our MP4s, or in a bare request file; relative media lie beside the file.
 
-    Raises InvalidRequest naming the key that is wrong.
+    An MP4 names its media and their SHA-256: they lie beside it, or where its own sidecar beside it says. Raises
+    InvalidRequest naming the key that is wrong, or the file that is another one than the video was made from.
     """
     path = path.expanduser().resolve()
     try:
-        data: Any = mp4.read_metadata(path) if path.suffix.lower() == ".mp4" else json.loads(path.read_text("utf-8"))
+        if path.suffix.lower() == ".mp4":
+            return _from_mp4(path)
+        data: Any = json.loads(path.read_text("utf-8"))
         data = data.get("request", data) if isinstance(data, dict) else data
         request = codec.decode(GenerationRequest, data, "request")
     except (OSError, ValueError, RecursionError, MediaRefused) as error:
         rule = f"is no request: {error}"
         raise InvalidRequest((Problem(field="request", value=str(path), rule=rule),)) from error
     return request.with_media_beside(path.parent)
+
+
+def _from_mp4(path: Path) -> GenerationRequest:
+    made = kept.understand(finished.read_settings(path), path.name)
+    told = _told_by_sidecar(path.with_suffix(".json"), made.job) if made.inputs else {}
+    files: dict[str, Path] = {}
+    for item in made.inputs:
+        here = path.parent / item.name
+        places = [place for place in (here, told.get(item.field)) if place is not None and place.is_file()]
+        same = [place for place in places if item.sha256 in ("", kept.sha256_of(place))]
+        if places and not same:
+            rule = "is another file than the video was made from (its SHA-256 differs)"
+            problem = Problem(field=item.field, value=str(places[0]), rule=rule, way_out=f"put {item.name} beside it")
+            raise InvalidRequest((problem,))
+        files[item.field] = (same or [here])[0]
+    return kept.with_files(made.request, files)
+
+
+def _told_by_sidecar(path: Path, job: str) -> dict[str, Path]:
+    """Where the sidecar at `path` says the media of `job` lie, by field; nothing when it is not that job's."""
+    try:
+        data = json.loads(path.read_text("utf-8"))
+        if not isinstance(data, dict) or data.get("job") != job:
+            return {}
+        return dict(kept.media_of(codec.decode(GenerationRequest, data.get("request"), "request")))
+    except (OSError, ValueError, RecursionError):
+        return {}
 
 
 def size(count: int) -> str:

@@ -17,13 +17,14 @@ from backend.api import Backend
 from backend.checkpoints import catalog
 from backend.commands.generation import size
 from backend.commands.state import private_state
-from backend.errors import CheckpointError
+from backend.errors import CheckpointError, MediaRefused
 from backend.hardware.probe import Hardware, probe
 from backend.hardware.report import forecast_lines
 from backend.http import running
+from backend.media import finished, kept
 from backend.media.inspection import Inspection, inspect_file, render_report
 from backend.settings import Settings, worker_environment
-from backend.types import GenerationRequest, Geometry, MediaReport, Sampling
+from backend.types import GenerationRequest, Geometry, MediaReport, ReferenceKind, Sampling
 
 KERNEL_DEADLINE_S = 120.0  # importing torch and trying every kernel once
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +144,31 @@ def inspect_media(path: Path, inspection: Inspection, out: Path | None) -> tuple
     text = render_report(report)
     if written:
         text += f"\n  written   {len(written)} files to {out}"
-    return {**encode_report(report), "written": [str(item) for item in written]}, text
+    inside = _settings_inside(path) if report.kind is ReferenceKind.VIDEO else None
+    if inside is not None:
+        text += "\n" + _settings_text(inside)
+    settings = codec.encode(inside) if inside is not None else None
+    return {**encode_report(report), "written": [str(item) for item in written], "settings": settings}, text
+
+
+def _settings_inside(path: Path) -> kept.Kept | None:
+    """The settings in an MP4 that this program made; None for any other file."""
+    try:
+        return kept.understand(finished.read_settings(path.absolute()), path.name)
+    except MediaRefused:
+        return None
+
+
+def _settings_text(inside: kept.Kept) -> str:
+    sampling = inside.request.sampling
+    lines = [
+        "  made by H3 Studio",
+        f"    prompt  {inside.request.prompt}",
+        f"    canvas  {sampling.width}x{sampling.height}, {sampling.num_frames} frames",
+        f"    steps   {sampling.num_inference_steps} sigma points, seed {sampling.seed}, quality {inside.quality}",
+    ]
+    lines += [f"    {item.field:<14} {item.name}  sha256 {item.sha256 or 'unknown'}" for item in inside.inputs]
+    return "\n".join(lines)
 
 
 def encode_report(report: MediaReport) -> dict[str, object]:

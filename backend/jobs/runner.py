@@ -117,6 +117,8 @@ class Run:
             folder=folder,
             encoder=self._order.quality.encoder,
             tensors=self._order.record.tensors,
+            quality=self._order.record.quality,
+            names=self._order.record.labels,
         )
         end = yield from self._rendered(engine, render)
         if isinstance(end, Succeeded):

@@ -63,12 +63,16 @@ def _settings(source: Source) -> dict[str, Any]:
     if len(text) > MAX_SETTINGS_BYTES:
         raise _foreign(source.name, "holds too much text")
     try:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
         raise _foreign(source.name, "its comment is not ours") from error
     if not isinstance(found, dict) or not isinstance(found.get("request"), dict):
         raise _foreign(source.name, "its comment is not ours")
     return found
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
 
 
 def _last(source: Source) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What a result says of itself: one JSON object, stored beside the video and, the same, inside it.
+"""What a result says of itself: one JSON object, beside the video and, with files named instead of paths, inside it.
 
 Knows the fields and how to write them whole or not at all; it measures nothing itself.
 """
@@ -14,6 +14,7 @@ from importlib import metadata
 from pathlib import Path
 
 from backend import codec
+from backend.media import kept
 from backend.process.messages import Setup
 from backend.types import FPS, Render, Stage
 from backend.worker.report import Report
@@ -35,6 +36,8 @@ def describe(render: Render, setup: Setup, info: dict[str, object], report: Repo
         "format": FORMAT,
         "job": render.job,
         "request": codec.encode(request),
+        "inputs": codec.encode(kept.inputs_of(request, render.names)),
+        "quality": render.quality,
         "task": request.task.value,
         "seed": sampling.seed,
         "num_frames": sampling.num_frames,

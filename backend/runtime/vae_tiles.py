@@ -133,11 +133,16 @@ def bytes_per_tile(vae: Any, tiles: Tensor) -> int:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that can still be allocated on `device`, what torch's allocator holds unused included; None on a CPU."""
+    """Memory that can still be allocated on `device`, what torch's allocator holds unused included; None on a CPU.
+
+    A share of the GPU that this process was limited to counts as the whole of it.
+    """
     if device.type != "cuda":
         return None
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    free, total = torch.cuda.mem_get_info(device)
+    allocated = torch.cuda.memory_allocated(device)
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    return min(free + torch.cuda.memory_reserved(device), allowed) - allocated
 
 
 def _too_small(vae: Any, tiles: Tensor) -> str:

@@ -4,7 +4,7 @@ import sys
 import pytest
 import torch
 
-from bench import decode, end_to_end, step
+from bench import decode, end_to_end, gpu_checks, step
 
 
 @pytest.mark.parametrize(("module", "name"), [(step, "step"), (decode, "decode"), (end_to_end, "end_to_end")])
@@ -22,3 +22,26 @@ def test_a_bench_runs_tiny_on_a_cpu_and_compares_with_stock(module, name, tmp_pa
         ours = [row for row in content["rows"] if row["what"] == "ours" or "stacked" in row["what"]]
         ours = [row for row in ours if row["kernel"] != "another kernel"]
         assert ours and all(row["max"] == 0 for row in ours)  # float32 on a CPU: equal to the bit
+
+
+def test_a_gpu_check_that_takes_too_long_is_ended_and_the_rest_is_not_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_checks, "CHECKS", {name: (check, 0.2) for name, (check, _) in gpu_checks.CHECKS.items()})
+    monkeypatch.setattr(
+        sys, "argv", ["gpu_checks", "--tiny", "--only", "load,job", "--budget", "0.1", "--out", str(tmp_path)]
+    )
+    with pytest.raises(SystemExit) as end:
+        gpu_checks.main()
+    assert end.value.code == 1
+    first, second = json.loads((tmp_path / "gpu_checks-tiny.json").read_text())["rows"]
+    assert first["verdict"] == "fail" and "took longer than 0.2 s" in first["reason"]
+    assert second == {"check": "job", "verdict": "not run", "reason": "the budget of 0 s was used up"}
+    assert "FAIL     load" in capsys.readouterr().out
+
+
+def test_a_gpu_check_answers_with_figures(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["gpu_checks", "--tiny", "--only", "checkpoint,load", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as end:
+        gpu_checks.main()
+    rows = json.loads((tmp_path / "gpu_checks-tiny.json").read_text())["rows"]
+    assert end.value.code == 0 and [row["verdict"] for row in rows] == ["pass", "pass"]
+    assert rows[1]["first_gb_s"] > 0

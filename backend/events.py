@@ -78,7 +78,8 @@ class FramesDone(_Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreviewReady(_Event):
-    """A small picture (or playable fragment) of the video so far lies at `path`."""
+    """What there is of the video so far lies at `path`, while the job runs: `types.PREVIEW_NAME`, a small picture after
+    forward `step`, or `types.STREAM_NAME`, a video that grows while it is decoded."""
 
     path: Path
     step: int

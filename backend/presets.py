@@ -88,7 +88,7 @@ class RuntimeOptions:
     compile: bool = False  # torch.compile where no hand-written kernels run
     fast_load: bool = True  # weights read in parallel straight to the device, unneeded ones left out
     prompt_cache: bool = True  # embeddings of a prompt (and its media) kept for the next request
-    preview_every: int = 0  # steps between small pictures of the predicted video; 0: none
+    preview_every: int = 1  # steps between small pictures of the predicted video, at most 1 % of the time; 0: none
     vae_tile_batch: int = 0  # tiles decoded together; 0: as many as free memory allows
 
 

@@ -17,6 +17,7 @@ AUDIO_SAMPLE_RATE = 32_000  # Hz, audio_vae/config.json sampling_rate
 AUDIO_CHANNELS = 2
 
 VIDEO_NAME, SIDECAR_NAME = "video.mp4", "video.json"  # in Render.folder; together they are a result
+LAST_FRAME_NAME = "last_frame.png"  # beside them where EncoderSettings asks for it
 # In Render.folder while a job runs, and never a result: the newest small picture, and what of the video is encoded.
 PREVIEW_NAME, STREAM_NAME = "preview.png", "stream.mp4"
 LIVE_NAMES = (PREVIEW_NAME, STREAM_NAME)

@@ -19,7 +19,7 @@ from backend.presets import HardwarePreset
 from backend.process.fleet import Fleet, FleetState
 from backend.process.spec import FleetSpec
 from backend.settings import Settings
-from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId, Render, Stage, Task
+from backend.types import LIVE_NAMES, SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId, Render, Stage, Task
 
 
 class FleetEngine:
@@ -30,6 +30,7 @@ class FleetEngine:
 
     def __init__(self, preset: HardwarePreset, checkpoint: Path, settings: Settings) -> None:
         self._preset = preset
+        self.capabilities = dataclasses.replace(self.capabilities, previews=preset.runtime.preview_every > 0)
         self._spec = FleetSpec.from_preset(preset, self.MODEL, str(checkpoint), settings)
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
@@ -189,5 +190,6 @@ class FleetEngine:
 
 def _remove_result(folder: Path) -> None:
     """Delete what a render left that did not succeed: a rank may be killed in mid-file, or between two files."""
-    for path in (folder / SIDECAR_NAME, folder / VIDEO_NAME, *folder.glob(".*.part")):
+    names = (SIDECAR_NAME, VIDEO_NAME, *LIVE_NAMES)
+    for path in (*(folder / name for name in names), *folder.glob(".*.part")):
         path.unlink(missing_ok=True)

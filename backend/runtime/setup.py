@@ -22,7 +22,7 @@ from backend.runtime.attention import choose
 from backend.runtime.frames import to_host
 from backend.runtime.kernels import choose_kernels, triton_or_reason
 from backend.runtime.parallel.sharing import Sharing
-from backend.runtime.preview import LinearPreview
+from backend.runtime.preview import Previewer
 from backend.runtime.residency import Residency
 from backend.runtime.transformer import FastTransformer
 
@@ -51,7 +51,7 @@ class Runtime:
         self._tiles = vae_tiles.TileDecoder(self._options.vae_tile_batch, self._notify, self._sharing.tiles)
         self._store = adaln_store.TableStore(setup.cache_dir / "adaln")
         self._vae_kernel = "torch's default"
-        self._preview: LinearPreview | None = None
+        self._previewer: Previewer | None = None
         self.conditioner: conditioner.Conditioner | None = None
         self.fast: FastTransformer | None = None
         self._transformer_name = TRANSFORMERS[0]
@@ -70,6 +70,8 @@ class Runtime:
 
         show: gets previews as (step, uint8 CPU tensor (h, w, 3)), every `preview_every` steps once the VAE is there.
         """
+        if show is not None and self._options.preview_every > 0:
+            self._previewer = Previewer(self._options.preview_every, show, self._notify)
         return Hooks(
             load=self.load_component if self._options.fast_load else None,
             loaded=self.adopt,
@@ -79,7 +81,7 @@ class Runtime:
             help_decode=self.help_decode if self._sharing.helps_decode else None,
             to_host=to_host,
             place=None if self._residency is None else self._residency.place,
-            preview=None if show is None or self._options.preview_every < 1 else self._previewer(show),
+            preview=self._previewer,
         )
 
     def info(self) -> dict[str, object]:
@@ -137,17 +139,10 @@ class Runtime:
         self._speed_up(vae)
         self._tiles.help_clips(vae, [latents])
 
-    def _previewer(self, show: Callable[[int, Tensor], None]) -> Callable[[int, Callable[[], Tensor]], None]:
-        def preview(step: int, predicted: Callable[[], Tensor]) -> None:
-            if step % self._options.preview_every == 0 and self._preview is not None:
-                show(step, self._preview.picture(predicted()).cpu())
-
-        return preview
-
     def _fit_preview(self, vae: Any) -> None:
         """Fit the preview's matrix to the VAE where it is on the device: at load, or at the first decode if parked."""
-        if self._options.preview_every > 0 and self._preview is None:
-            self._preview = LinearPreview.fit(vae)
+        if self._previewer is not None:
+            self._previewer.fit(vae)
 
     # ---- tables ---------------------------------------------------------------------------------------------------
 

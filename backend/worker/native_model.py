@@ -39,7 +39,11 @@ class NativeModel:
         if setup.world_size > 1:
             _join(setup)
         self._runtime = Runtime.for_setup(setup, device, report.notice)
-        self._pipeline = Pipeline(Path(setup.checkpoint), device, setup.dtype.value, report.load, self._runtime.hooks())
+        self._output: Output | None = None
+        show = self._show if setup.rank == 0 else None
+        self._pipeline = Pipeline(
+            Path(setup.checkpoint), device, setup.dtype.value, report.load, self._runtime.hooks(show)
+        )
         self._fixed = {"versions": sidecar.versions(DISTRIBUTIONS), "device_name": _device_name(device)}
         return self._info
 
@@ -57,7 +61,8 @@ class NativeModel:
             if self._setup.rank != 0:
                 self._pipeline.generate(render.request, render.media, None, report)
                 return None
-            with Output(render) as output:
+            with Output(render, report) as output:
+                self._output = output
                 made = self._pipeline.generate(render.request, render.media, output, report)
                 assert made is not None
                 report.stage(Stage.MUX, "closing the MP4")
@@ -75,6 +80,10 @@ class NativeModel:
         """Leave the group, so that no peer waits for this rank."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+    def _show(self, step: int, picture: torch.Tensor) -> None:
+        assert self._output is not None  # rank 0 denoises into an output
+        self._output.preview(step, picture.numpy())
 
     @property
     def _info(self) -> dict[str, object]:

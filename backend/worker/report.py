@@ -8,8 +8,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from backend.events import Event, FramesDone, LoadProgress, Notice, StageFinished, StageStarted, StepDone
+from backend.events import (
+    Event,
+    FramesDone,
+    LoadProgress,
+    Notice,
+    PreviewReady,
+    StageFinished,
+    StageStarted,
+    StepDone,
+)
 from backend.process.messages import Pulse
 from backend.types import Stage
 
@@ -25,6 +35,7 @@ class Report:
         self.progress = 0
         self.stage_now: Stage | None = None
         self.seconds: dict[Stage, float] = {}
+        self.entered: dict[Stage, float] = {}  # time.monotonic() at which this job first came to a stage
         self._send = send
         self._since = 0.0
         self._stop = threading.Event()
@@ -34,7 +45,7 @@ class Report:
     def begin(self, agree: Callable[[bool], bool], loaded_s: float = 0.0) -> None:
         """A new job starts: clocks at zero, but for the loading that was done for it."""
         self.seconds = {Stage.LOAD: loaded_s} if loaded_s else {}
-        self.stage_now = None
+        self.stage_now, self.entered = None, {}
         self._agree, self._agreed = agree, False
 
     def stop(self) -> None:
@@ -50,6 +61,7 @@ class Report:
         if stage is not self.stage_now:
             self.finish_stage()
             self.stage_now, self._since = stage, time.monotonic()
+            self.entered.setdefault(stage, self._since)
         self._tell(StageStarted(stage=stage, detail=detail))
         if self.rank != 0:  # its next pulse may be half a second away, and the stage is what a failure names
             self._send(Pulse(rank=self.rank, stage=stage, progress=self.progress))
@@ -78,6 +90,11 @@ class Report:
     def frames(self, done: int, total: int) -> None:
         """`done` of `total` frames were decoded."""
         self._tell(FramesDone(done=done, total=total))
+
+    def preview(self, path: Path, step: int) -> None:
+        """Something to look at lies at `path`: a picture after forward `step`, or the growing video. Any thread."""
+        if self.rank == 0:
+            self._send(PreviewReady(path=path, step=step))
 
     def notice(self, message: str) -> None:
         """Something a user should know."""

@@ -9,6 +9,7 @@ makes the process deaf to SIGTERM. `pattern=flat` shows red, green, blue and gre
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -105,17 +106,11 @@ class StubModel:
         report.stage(Stage.ENCODE, "pretending to read the prompt")
         self._fault(Stage.ENCODE)
         self._pass(options.encode_s, Stage.ENCODE, 0, steps)
-        report.stage(Stage.DENOISE, f"{steps} steps")
-        for step in range(1, steps + 1):
-            self._stop_here(Stage.DENOISE, step - 1, steps)
-            started = time.monotonic()
-            self._fault(Stage.DENOISE, step - 1)
-            time.sleep(options.step_s)
-            report.step(step, steps, time.monotonic() - started)
-        self._stop_here(Stage.DENOISE, steps, steps)
-        if self._setup.rank != 0:
-            return None
-        with Output(render) as output:
+        writes = self._setup.rank == 0
+        with Output(render, report) if writes else contextlib.nullcontext() as output:
+            self._denoise(render, output, steps)
+            if output is None:
+                return None
             self._decode(render, output, steps)
             report.stage(Stage.MUX, "closing the MP4")
             self._fault(Stage.MUX)
@@ -124,6 +119,20 @@ class StubModel:
 
     def close(self) -> None:
         """Nothing to release."""
+
+    def _denoise(self, render: Render, output: Output | None, steps: int) -> None:
+        report, options, every = self._report, self._options, self._setup.runtime.preview_every
+        report.stage(Stage.DENOISE, f"{steps} steps")
+        for step in range(1, steps + 1):
+            self._stop_here(Stage.DENOISE, step - 1, steps)
+            started = time.monotonic()
+            self._fault(Stage.DENOISE, step - 1)
+            time.sleep(options.step_s)
+            report.step(step, steps, time.monotonic() - started)
+            if output is not None and every and step % every == 0:
+                sampling = render.request.sampling
+                output.preview(step, moving(step, steps, (sampling.width or 0) // 4, (sampling.height or 0) // 4))
+        self._stop_here(Stage.DENOISE, steps, steps)
 
     def _decode(self, render: Render, output: Output, steps: int) -> None:
         sampling = render.request.sampling

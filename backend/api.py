@@ -20,6 +20,7 @@ from backend.errors import H3Error, JobNotFound, NotNow
 from backend.events import Event
 from backend.hardware.choose import Choice
 from backend.hardware.forecast import Forecast
+from backend.hardware.machine_view import MachineView
 from backend.hardware.topology import RankView
 from backend.jobs.artifacts import Artifacts
 from backend.jobs.caps import SHARED, Caps
@@ -30,13 +31,16 @@ from backend.jobs.machine import Machine
 from backend.jobs.manager import Health, JobManager, Workshop
 from backend.jobs.outlook import Outlook, Sight
 from backend.jobs.planning import Plan
+from backend.jobs.recall import Recalled
 from backend.jobs.records import ADMIN, JobRecord, JobState, title_of
+from backend.jobs.results import DiskUse, Results
 from backend.jobs.runner import Order
 from backend.jobs.services import EngineFactory, Services, checkpoint_name, real_services
 from backend.jobs.slot import EngineSlot
 from backend.jobs.store import JobStore
 from backend.jobs.transfer import read_queue, write_queue
 from backend.jobs.upkeep import Upkeep
+from backend.media.finished import Comparison
 from backend.presets import HardwarePreset, QualityPreset
 from backend.process import logs
 from backend.process.journal import NAME as PROGRAM_LOG
@@ -54,11 +58,14 @@ __all__ = [
     "Backend",
     "Caps",
     "Choice",
+    "Comparison",
+    "DiskUse",
     "Health",
     "JobRecord",
     "JobState",
     "Plan",
     "PresetStatus",
+    "Recalled",
     "Status",
 ]
 log = logging.getLogger(__name__)
@@ -141,6 +148,7 @@ class Backend:
                 )
             )
             self._intake.refuses = self._outlook.refusal
+            self.results = Results(self._store, self._artifacts, self._record, self._whose)
         except BaseException:
             self._stop_journal()
             self._lock.release()
@@ -160,6 +168,10 @@ class Backend:
     def topology(self) -> tuple[RankView, ...]:
         """Every process of every engine that is up: its GPU, state, stage and memory; () when none is."""
         return self._outlook.topology(self._manager.running())
+
+    def machine(self) -> MachineView:
+        """GPUs and their users, every preset with its plan for a usual clip or its reason, and the ranks that run."""
+        return self._outlook.machine(self._machine.choice, self._manager.running())
 
     def quality_presets(self) -> dict[str, QualityPreset]:
         """Quality presets by name."""
@@ -323,17 +335,18 @@ class Backend:
         offset: int = 0,
         states: Sequence[JobState] | None = None,
         search: str = "",
+        favourite: bool = False,
     ) -> list[JobRecord]:
-        """Jobs of `owner` in any state, newest first."""
-        whose = None if self.rules(owner) else owner
-        return self._store.select(owner=whose, states=states, search=search, limit=limit, offset=offset)
+        """Jobs of `owner` in any state, newest first; with `favourite` only those that were marked."""
+        return self._store.select(
+            owner=self._whose(owner), states=states, search=search, favourite=favourite, limit=limit, offset=offset
+        )
 
     def page(
         self, *, owner: str, after: JobId | None = None, limit: int = 50, oldest_first: bool = False
     ) -> list[JobRecord]:
         """At most `limit` jobs of `owner` behind the job `after`, in the order of their making."""
-        whose = None if self.rules(owner) else owner
-        return self._store.page(owner=whose, after=after, limit=limit, oldest_first=oldest_first)
+        return self._store.page(owner=self._whose(owner), after=after, limit=limit, oldest_first=oldest_first)
 
     def queue(self, *, owner: str) -> list[JobRecord]:
         """Waiting jobs of `owner`, next one first; positions count everybody's."""
@@ -368,10 +381,10 @@ class Backend:
         full = final_request(request, checkpoint.geometry, made_with, checkpoint.default_steps, size)
         return self._again(dataclasses.replace(record, quality=FINAL_QUALITY), full, None)
 
-    def edit(self, job: JobId, request: GenerationRequest, *, owner: str) -> None:
-        """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""
+    def edit(self, job: JobId, request: GenerationRequest, *, owner: str, quality: str | None = None) -> None:
+        """Replace the request (and `quality`) of a waiting job, which keeps its place. Raises NotNow once it runs."""
         record = self._record(job, owner)
-        self._intake.edit(record, request, self._machine.preset(record.preset))
+        self._intake.edit(record, request, self._machine.preset(record.preset), quality or record.quality)
 
     def reorder(self, job: JobId, position: int, *, owner: str) -> None:
         """Move a waiting job to `position` (1 is next), or as near as the owner's own places in line allow."""
@@ -413,7 +426,8 @@ class Backend:
 
     def import_queue(self, path: Path, *, owner: str) -> list[JobId]:
         """Submit the jobs of a queue file, in order. Raises InvalidRequest for a file that is none, before any job."""
-        with read_queue(path, self.settings.uploads_dir) as items:
+        most = self.caps.media_bytes_per_owner
+        with read_queue(path, self.settings.uploads_dir, most) as items:
             drafts = [
                 Draft(
                     owner=owner,
@@ -428,6 +442,7 @@ class Backend:
             ]
             for item, draft in zip(items, drafts, strict=True):  # all are good before the first is accepted
                 self._intake.plan(item.request, draft.preset, draft.quality)
+            self._intake.check_many(owner, [item.media_bytes() for item in items])
             return [self._intake.accept(item.request, draft) for item, draft in zip(items, drafts, strict=True)]
 
     # -- files, health, end -------------------------------------------------------------------------------------
@@ -490,6 +505,9 @@ class Backend:
         if not self._sees(owner, record):
             raise JobNotFound(f"job={job}: there is no such job")
         return record
+
+    def _whose(self, owner: str) -> str | None:
+        return None if self.rules(owner) else owner
 
     def _sees(self, owner: str, record: JobRecord) -> bool:
         return owner == record.owner or self.rules(owner)

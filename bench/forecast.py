@@ -31,6 +31,7 @@ from backend.presets import HardwarePreset
 from backend.process.messages import Setup
 from backend.types import (
     GenerationRequest,
+    JobId,
     MediaReport,
     PreparedMedia,
     PreparedReference,
@@ -170,7 +171,7 @@ class _Bench:
         watch = _Watch(self.device)
         started = time.perf_counter()
         try:
-            with Output(Render(job=f"bench-{number}", request=request, media=prepared, folder=folder)) as output:
+            with Output(Render(job=JobId(f"bench-{number}"), request=request, media=prepared, folder=folder)) as output:
                 self.pipeline.generate(request, prepared, output, watch)
                 watch.stage(Stage.MUX)
                 output.seal({}, self.runtime.said.append)

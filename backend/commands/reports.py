@@ -19,7 +19,7 @@ from backend.commands.generation import size
 from backend.commands.state import private_state
 from backend.errors import CheckpointError, MediaRefused
 from backend.hardware.probe import Hardware, probe
-from backend.hardware.report import forecast_lines
+from backend.hardware.report import forecast_lines, preset_lines
 from backend.http import running
 from backend.media import finished, kept
 from backend.media.inspection import Inspection, inspect_file, render_report
@@ -39,6 +39,7 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
     ):
         choice = backend.choice()
         statuses = backend.presets()
+        machine = backend.machine()
         forecast = backend.forecast(_usual_request(backend))
     checkpoints = catalog.list_checkpoints(settings)
     kernels = attention_kernels() if hardware.gpus else {}
@@ -49,6 +50,7 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
             {"name": s.preset.name, "title": s.preset.title, "fits": s.unavailable is None, "reason": s.unavailable}
             for s in statuses
         ],
+        "machine": codec.encode(machine),
         "chosen": choice.preset.name,
         "reason": choice.reason,
         "fleets": choice.fleets,
@@ -60,10 +62,7 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
     lines = [*_hardware_lines(hardware)]
     lines += ["", "Attention kernels", *(f"  {name:<12} {state}" for name, state in kernels.items())] if kernels else []
     lines += ["", "Presets"]
-    lines += [
-        f"  {'fits' if s.unavailable is None else 'no  '}  {s.preset.name:<12} {s.unavailable or s.preset.title}"
-        for s in statuses
-    ]
+    lines += [f"  {line}" for line in preset_lines(machine)]
     lines += ["", f"Chosen: {choice.preset.name}. {choice.reason}", "", *forecast_lines(forecast), "", "Checkpoints"]
     lines += [_checkpoint_line(checkpoint) for checkpoint in checkpoints]
     lines += ["", _running_line(now), f"Data folder: {settings.data_dir}"]

@@ -5,6 +5,7 @@ A pure function of presets, hardware and what checkpoints are on this disk.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -81,6 +82,25 @@ def lacking(preset: HardwarePreset, hardware: Hardware, fleets: int = 1) -> str 
         ram = f"{needs.host_ram_gib * fleets:g} GiB of host RAM{times}"
         return f"needs {ram}, found {hardware.ram_total_gib:.0f} GiB"
     return None
+
+
+def nearest_change(preset: HardwarePreset, hardware: Hardware) -> str | None:
+    """The least that would let `preset` run on this machine, in words, or None where nothing is lacking."""
+    needs, count = preset.requires, gpus_of(preset)
+    large = len(_large_enough(preset, hardware.gpus))
+    changes = []
+    if large < count:
+        more = count - large
+        which = f"GPU{'s' if more > 1 else ''} with {needs.gpu_memory_gib:g} GiB or more"
+        changes.append(f"{more} {'more ' if large else ''}{which}")
+        hidden = len(hardware.gpus) - large
+        if hidden and not large:
+            largest = max(gpu.memory_total_gib for gpu in hardware.gpus)
+            changes[-1] += f" (the largest here has {largest:.0f})"
+    short = needs.host_ram_gib - hardware.ram_total_gib
+    if short > SLACK_GIB:
+        changes.append(f"{math.ceil(short)} GiB more host RAM")
+    return " and ".join(changes) or None
 
 
 def unavailable(preset: HardwarePreset, hardware: Hardware, checkpoint: CheckpointState) -> str | None:

@@ -6,6 +6,7 @@ Knows words only; every number comes from the forecast.
 from __future__ import annotations
 
 from backend.hardware.forecast import Forecast
+from backend.hardware.machine_view import MachineView
 from backend.hardware.placement import RankPlace
 from backend.types import FPS
 
@@ -25,6 +26,18 @@ def forecast_lines(forecast: Forecast) -> list[str]:
         return [*lines, f"  does not fit: {forecast.refusal}"]
     lines += [f"  {time.stage.value:<8} {time.seconds:8.1f} s  {time.basis}" for time in forecast.times]
     return [*lines, f"  in all   {forecast.total_s:8.1f} s"]
+
+
+def preset_lines(machine: MachineView) -> list[str]:
+    """One line a preset: whether it fits, what it takes for a usual clip, or why not and what would let it."""
+    lines = []
+    for preset in machine.presets:
+        if preset.fits:
+            words = f"{preset.title}: {preset.form}, {preset.peak_gib:.1f} GiB at most for {preset.clip}"
+        else:
+            words = f"{preset.reason}" + (f"; what is missing: {preset.change}" if preset.change else "")
+        lines.append(f"{'fits' if preset.fits else 'no  '}  {preset.name:<12} {words}")
+    return lines
 
 
 def _rank(rank: RankPlace) -> str:

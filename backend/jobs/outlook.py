@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from backend import codec
+from backend import codec, limits
 from backend.errors import H3Error, Problem
 from backend.events import StageFinished
+from backend.hardware.choose import Choice
 from backend.hardware.forecast import FinishedJob, Forecast, Question, forecast
+from backend.hardware.machine_view import Judge, MachineView, machine_view
 from backend.hardware.model_size import ModelSize, size_of
 from backend.hardware.placement import Part, place
 from backend.hardware.probe import Hardware
@@ -27,7 +29,7 @@ from backend.jobs.slot import EngineSlot
 from backend.jobs.store import JobStore
 from backend.presets import Dtype, EngineName, HardwarePreset
 from backend.settings import Settings
-from backend.types import GenerationRequest, Geometry, JobId, MediaReport, Stage, Task
+from backend.types import GenerationRequest, Geometry, JobId, MediaReport, Sampling, Stage, Task
 
 LOOKED_AT = 40  # newest finished jobs that are searched for ones on the same preset
 RECENT = 5
@@ -84,6 +86,24 @@ class Outlook:
                 peak = max(stages.values(), key=lambda parts: sum(part.gib for part in parts), default=())
                 views.append(view(number, seen, hardware, stages.get(rank.stage, peak)))
         return tuple(views)
+
+    def machine(self, choice: Choice, running: Sequence[JobId | None]) -> MachineView:
+        """Hardware, every preset with its plan for a usual clip, and the ranks that run now."""
+        offered = [item for item in self._sight.presets.values() if item.engine is not EngineName.STUB]
+        judge = Judge(unavailable=self._sight.runs, case=self._usual)
+        return machine_view(self._sight.hardware(), offered, choice, self.topology(running), judge)
+
+    def _usual(self, preset: HardwarePreset) -> tuple[RequestShape, ModelSize]:
+        """Five seconds of text to video on the default canvas, at the checkpoint's own number of steps."""
+        steps = GenerationRequest(prompt="a usual clip").sampling.num_inference_steps
+        try:
+            size, geometry = self._model(preset, Task.T2VA)
+            steps = self._sight.services.find_checkpoint(preset, self._sight.settings).default_steps
+        except H3Error:  # no such checkpoint here: the released model's figures
+            size, geometry = size_of(None, 4 if preset.dtype is Dtype.FLOAT32 else 2), Geometry()
+        width, height = limits.canvas_for_ratio(16, 9, geometry)
+        sampling = Sampling(width=width, height=height, num_inference_steps=steps)
+        return shape_of(GenerationRequest(prompt="a usual clip", sampling=sampling), geometry, {}), size
 
     def _memory(self, slot: EngineSlot, job: JobId | None) -> dict[int, dict[Stage | None, tuple[Part, ...]]]:
         """Planned memory by rank and stage of the job that runs in `slot`."""

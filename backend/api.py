@@ -449,13 +449,18 @@ class Backend:
 
     def file(self, job: JobId, name: str, *, owner: str | None = None, token: str | None = None) -> Path:
         """A result file of a succeeded job, for its owner or whoever has its token. Raises JobNotFound otherwise."""
-        if token is not None and hmac.compare_digest(token.encode(), self._token(job).encode()):
-            owner = ADMIN
-        if owner is None:
-            raise JobNotFound(f"job={job}: there is no such job")
-        if self._record(job, owner).state is not JobState.SUCCEEDED:
+        if self._opened(job, owner, token).state is not JobState.SUCCEEDED:
             raise JobNotFound(f"job={job}: it has no result")
         return self._artifacts.file(job, name)
+
+    def live_file(self, job: JobId, name: str, *, owner: str | None = None, token: str | None = None) -> Path | None:
+        """What a job shows of itself while it runs (`types.LIVE_NAMES`), for whoever may see its results.
+
+        None once there is nothing to see (any more). The file is replaced or grows, and goes when the job ends. Raises
+        JobNotFound for a job that is not there or somebody else's.
+        """
+        record = self._opened(job, owner, token)
+        return self._artifacts.live_file(job, name) if record.state is JobState.RUNNING else None
 
     def file_token(self, job: JobId, *, owner: str) -> str:
         """What opens a job's files to whoever holds the link, without a login."""
@@ -508,6 +513,14 @@ class Backend:
 
     def _whose(self, owner: str) -> str | None:
         return None if self.rules(owner) else owner
+
+    def _opened(self, job: JobId, owner: str | None, token: str | None) -> JobRecord:
+        """The job whose files are asked for, by its owner or with its token."""
+        if token is not None and hmac.compare_digest(token.encode(), self._token(job).encode()):
+            owner = ADMIN
+        if owner is None:
+            raise JobNotFound(f"job={job}: there is no such job")
+        return self._record(job, owner)
 
     def _sees(self, owner: str, record: JobRecord) -> bool:
         return owner == record.owner or self.rules(owner)

@@ -20,7 +20,7 @@ from typing import Any
 
 from backend.errors import H3Error, JobNotFound
 from backend.jobs.records import OUTPUT_NAMES, with_paths
-from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
+from backend.types import LIVE_NAMES, SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
 
 KEEP_INPUTS_S = 30 * 24 * 3600.0  # inputs of ended jobs serve retry and duplicate that long
 KEEP_INPUTS_BYTES = 20 * 2**30  # oldest go first above this
@@ -128,9 +128,16 @@ class Artifacts:
             raise JobNotFound(f"job={job}: it has no file of that name")
         return path
 
+    def live_file(self, job: JobId, name: str) -> Path | None:
+        """What a running job shows of itself, by its fixed name, or None while it does not."""
+        path = self.output(job) / name if name in LIVE_NAMES else None
+        return path if path is not None and path.is_file() and not path.is_symlink() else None
+
     def close_job(self, job: JobId, succeeded: bool) -> None:
-        """Clear what an ended job needs no longer: prepared media, and half-written results of a failure."""
+        """Clear what an ended job needs no longer: prepared media, what it showed, half-written results of a failure."""
         shutil.rmtree(self.prepared(job), ignore_errors=True)
+        for name in LIVE_NAMES:
+            (self.output(job) / name).unlink(missing_ok=True)
         if not succeeded:
             shutil.rmtree(self.output(job), ignore_errors=True)
 

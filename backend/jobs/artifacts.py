@@ -134,7 +134,7 @@ class Artifacts:
         return path if path is not None and path.is_file() and not path.is_symlink() else None
 
     def close_job(self, job: JobId, succeeded: bool) -> None:
-        """Clear what an ended job needs no longer: prepared media, what it showed, half-written results of a failure."""
+        """Clear what an ended job needs no longer: prepared media, what it showed, and results of a failure."""
         shutil.rmtree(self.prepared(job), ignore_errors=True)
         for name in LIVE_NAMES:
             (self.output(job) / name).unlink(missing_ok=True)

@@ -23,7 +23,7 @@ from backend.api import ADMIN, Backend
 from backend.errors import H3Error, InvalidRequest, MediaRefused, Problem
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.media import finished, kept
-from backend.types import GenerationRequest, JobId
+from backend.types import LAST_FRAME_NAME, GenerationRequest, JobId
 
 
 def read_request(path: Path) -> GenerationRequest:
@@ -237,7 +237,7 @@ def _not_a_sidecar(path: Path) -> str:
 def _place_all(made: Succeeded, target: Target) -> None:
     _place(made.video, target.out)
     _place(made.sidecar, target.sidecar)
-    for name in ("last_frame.png", "audio.wav"):
+    for name in (LAST_FRAME_NAME, "audio.wav"):
         extra = made.video.with_name(name)
         if extra.is_file():
             _place(extra, target.out.with_name(f"{target.out.stem}.{name}"))

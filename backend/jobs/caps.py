@@ -31,12 +31,12 @@ class Caps:
             f"{size(self.upload_bytes_in_all)} in all; they are removed a day after they were sent."
         )
 
-    def check(self, crowd: Crowd, media_bytes: int) -> None:
-        """Raise InvalidRequest where one more job with `media_bytes` of media is too much beside `crowd`."""
-        if crowd.own >= self.waiting_per_owner:
+    def check(self, crowd: Crowd, media_bytes: int, jobs: int = 1) -> None:
+        """Raise InvalidRequest where `jobs` more with `media_bytes` of media in all are too much beside `crowd`."""
+        if crowd.own + jobs > self.waiting_per_owner:
             rule = f"at most {self.waiting_per_owner} of your jobs may wait at a time"
             raise _refused(f"{crowd.own} waiting", rule, "wait for one to finish, or cancel one")
-        if crowd.all >= self.waiting_in_all:
+        if crowd.all + jobs > self.waiting_in_all:
             rule = f"at most {self.waiting_in_all} jobs may wait at a time"
             raise _refused(f"{crowd.all} waiting in all", rule, "try again later")
         if crowd.own_media_bytes + media_bytes > self.media_bytes_per_owner:

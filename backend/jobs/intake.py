@@ -9,7 +9,7 @@ import dataclasses
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -146,17 +146,23 @@ class Intake:
         if owner != ADMIN and self._manager.state().accepting:  # a closing program refuses in its own words
             self.caps.check(self.count(owner), media_bytes)
 
-    def edit(self, record: JobRecord, request: GenerationRequest, preset: HardwarePreset) -> None:
-        """Replace the request of a waiting job, which keeps its place. Raises NotNow once it runs."""
+    def check_many(self, owner: str, media_bytes: Sequence[int]) -> None:
+        """Raise InvalidRequest where so many jobs, with so much media each, are too much for `owner`."""
+        if owner != ADMIN:
+            self.caps.check(self.count(owner), sum(media_bytes), len(media_bytes))
+
+    def edit(self, record: JobRecord, request: GenerationRequest, preset: HardwarePreset, quality: str) -> None:
+        """Replace request and quality of a waiting job, which keeps its place. Raises NotNow once it runs."""
         if record.state is not JobState.QUEUED:
             raise NotNow(f"job={record.id}: it is {record.state}; only a waiting job can be edited, duplicate it")
-        plan, artifacts = self.plan(request, preset, record.quality), self._manager.artifacts
+        plan, artifacts = self.plan(request, preset, quality), self._manager.artifacts
         self.check_room(preset, plan.request)
         copied = artifacts.add_inputs(record.id, plan.request, record.labels)
         untitled = record.title == title_of(record.request.prompt)
         changed = dataclasses.replace(
             record,
             request=copied.request,
+            quality=quality,
             labels=copied.labels,
             tags=plan.tags,
             title=title_of(request.prompt) if untitled else record.title,

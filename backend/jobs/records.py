@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from backend.events import Cancelled, Failed, Interrupted, Succeeded, TerminalEvent
-from backend.types import SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
+from backend.types import LAST_FRAME_NAME, SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId
 
 ADMIN = "*"  # sees every job and may do everything; no session id or user name is a lone asterisk
 TITLE_CHARS = 60
@@ -21,7 +21,7 @@ TITLE_CHARS = 60
 OUTPUT_NAMES = {  # every file a job may hand out, and what it is
     VIDEO_NAME: "video/mp4",
     SIDECAR_NAME: "application/json",
-    "last_frame.png": "image/png",
+    LAST_FRAME_NAME: "image/png",
     "audio.wav": "audio/wav",
     "tensors.safetensors": "application/octet-stream",
 }

@@ -99,11 +99,15 @@ class JobStore:
         owner: str | None,
         states: Sequence[JobState] | None = None,
         search: str = "",
+        favourite: bool = False,
         limit: int = 50,
         offset: int = 0,
     ) -> list[JobRecord]:
-        """Records, newest first; `owner=None` means everybody's. `search` looks in titles and prompts."""
+        """Records, newest first; `owner=None` means everybody's. `search` looks in titles and prompts, `favourite`
+        leaves only those that were marked."""
         where, values = _conditions(owner, states, search)
+        if favourite:
+            where = f"{where} {'AND' if where else 'WHERE'} favourite = 1"
         query = f"SELECT *, {_POSITION} FROM jobs {where} ORDER BY num DESC LIMIT ? OFFSET ?"
         with self._reading() as connection:
             rows = connection.execute(query, (*values, max(0, limit), max(0, offset))).fetchall()
@@ -166,6 +170,12 @@ class JobStore:
         with self._reading() as connection:
             return [JobId(row["id"]) for row in connection.execute(query).fetchall()]
 
+    def ended_of(self, owner: str | None) -> list[JobId]:
+        """Jobs of `owner` that have ended, `None` meaning everybody's."""
+        where, values = _conditions(owner, [state for state in JobState if state.ended], "")
+        with self._reading() as connection:
+            return [JobId(row["id"]) for row in connection.execute(f"SELECT id FROM jobs {where}", values).fetchall()]
+
     def exists(self, job: str) -> bool:
         """Whether there is a row for `job`."""
         with self._reading() as connection:
@@ -179,14 +189,14 @@ class JobStore:
             connection.executemany("UPDATE jobs SET place = ? WHERE id = ? AND state = 'queued'", pairs)
 
     def set_request(self, record: JobRecord) -> None:
-        """Replace request, title, tags and labels of a waiting job; raises NotNow when it waits no longer."""
+        """Replace request, quality, title, tags and labels of a waiting job; raises NotNow when it waits no longer."""
         text = self._request_text(record.request, record.folder)
-        values = (text, record.request.prompt, record.title, json.dumps(record.tags), json.dumps(record.labels))
+        said = (record.request.prompt, record.quality, record.title, json.dumps(record.tags), json.dumps(record.labels))
         with self._writing(durable=True) as connection:
             done = connection.execute(
-                "UPDATE jobs SET request = ?, prompt = ?, title = ?, tags = ?, labels = ? "
+                "UPDATE jobs SET request = ?, prompt = ?, quality = ?, title = ?, tags = ?, labels = ? "
                 "WHERE id = ? AND state = 'queued'",
-                (*values, record.id),
+                (text, *said, record.id),
             )
             if done.rowcount == 0:
                 raise NotNow(f"job={record.id}: only a waiting job can be edited; duplicate it instead")

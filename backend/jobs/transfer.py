@@ -19,6 +19,7 @@ from backend import codec
 from backend.errors import InvalidRequest, Problem
 from backend.jobs.artifacts import writing
 from backend.jobs.records import JobRecord, inside_out, with_paths
+from backend.media.kept import media_of
 from backend.types import GenerationRequest
 
 MANIFEST = "queue.json"
@@ -37,6 +38,10 @@ class QueueItem:
     quality: str
     title: str
     labels: dict[str, str] = field(default_factory=dict)
+
+    def media_bytes(self) -> int:
+        """Bytes of its media, once they are unpacked."""
+        return sum(path.stat().st_size for _, path in media_of(self.request))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ def write_queue(path: Path, records: Sequence[JobRecord]) -> None:
 
 
 @contextmanager
-def read_queue(path: Path, scratch: Path) -> Iterator[tuple[QueueItem, ...]]:
+def read_queue(path: Path, scratch: Path, max_bytes: int = MAX_BYTES) -> Iterator[tuple[QueueItem, ...]]:
     """The jobs of the queue file at `path`, their media unpacked below `scratch` while the block runs.
 
     Raises InvalidRequest for a file that is no queue, too large, or names anything but its own members.
@@ -83,7 +88,7 @@ def read_queue(path: Path, scratch: Path) -> Iterator[tuple[QueueItem, ...]]:
         folder.mkdir(parents=True)
         try:
             with zipfile.ZipFile(path) as archive:
-                items = _unpack(archive, folder)
+                items = _unpack(archive, folder, min(max_bytes, MAX_BYTES))
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise _refused(path, f"is no queue file ({error})") from error
         yield items
@@ -91,10 +96,10 @@ def read_queue(path: Path, scratch: Path) -> Iterator[tuple[QueueItem, ...]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unpack(archive: zipfile.ZipFile, folder: Path) -> tuple[QueueItem, ...]:
+def _unpack(archive: zipfile.ZipFile, folder: Path, max_bytes: int) -> tuple[QueueItem, ...]:
     sizes = {info.filename: info.file_size for info in archive.infolist()}
-    if sum(sizes.values()) > MAX_BYTES or sizes.get(MANIFEST, 0) > MAX_MANIFEST_BYTES:
-        raise ValueError(f"it unpacks to more than {MAX_BYTES / 2**30:g} GiB")
+    if sum(sizes.values()) > max_bytes or sizes.get(MANIFEST, 0) > MAX_MANIFEST_BYTES:
+        raise ValueError(f"it unpacks to more than {max_bytes / 2**30:.3g} GiB")
     manifest = codec.decode(_Manifest, json.loads(archive.read(MANIFEST)), MANIFEST)
     if manifest.format != FORMAT or len(manifest.jobs) > MAX_JOBS:
         raise ValueError(f"format {manifest.format} with {len(manifest.jobs)} jobs is not understood")

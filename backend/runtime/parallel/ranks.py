@@ -7,15 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
 
 from backend.errors import Unavailable
 from backend.runtime.block import BlockWeights, Kernels, Rope, fuse
-from backend.runtime.parallel import fsdp, tensor_parallel, ulysses
+from backend.runtime.parallel import fsdp, overlap, tensor_parallel, ulysses
 from backend.runtime.parallel.group import Groups
 from backend.runtime.parallel.rows import AllRows, PartOfRows
+
+
+class Exchange(StrEnum):
+    """How ranks that share rows come to share heads for attention."""
+
+    PACKED = "packed"  # one exchange before attention and one after it
+    GATHERED = "gathered"  # rows are gathered instead of queries, keys and values exchanged (`ulysses.gathered`)
+    OVERLAPPED = "overlapped"  # exchanges beside products and attention, by collectives (`overlap`)
+    MAPPED = "mapped"  # the same by copy engines, among GPUs of one host that reach each other's memory
+
+
+DEFAULT = Exchange.PACKED  # to be decided by bench.parallel, which measures all four
 
 
 class OneRank:
@@ -53,14 +66,15 @@ class OneRank:
 class SharedTrunk(OneRank):
     """The trunk over the groups of a fleet: rows by Ulysses, heads and channels by tensor parallelism, weights by FSDP.
 
-    gather_rows: gather rows instead of exchanging queries, keys and values (see `ulysses.gathered`).
+    What `exchange` needs and these ranks lack (an even number of heads, memory that they reach) is done without.
     """
 
     several = True
 
-    def __init__(self, groups: Groups, *, gather_rows: bool = False) -> None:
+    def __init__(self, groups: Groups, exchange: Exchange = DEFAULT) -> None:
         self._groups = groups
-        self._gather_rows = gather_rows and groups.ulysses.size > 1
+        self._exchange = exchange
+        self._travel: overlap.Travel | None = None
         self._sharded: fsdp.ShardedBlocks | None = None
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
@@ -78,6 +92,8 @@ class SharedTrunk(OneRank):
                 f"parallel: ulysses_degree={ulysses_degree} times tensor_parallel_size={tensor.size} must divide the "
                 f"{heads} heads of this checkpoint"
             )
+        if self._exchange in (Exchange.OVERLAPPED, Exchange.MAPPED) and heads // tensor.size % 2:
+            self._exchange = Exchange.PACKED
         if tensor.size > 1:
             tensor_parallel.take(model, tensor)
         if self._groups.weights.size > 1:
@@ -109,16 +125,29 @@ class SharedTrunk(OneRank):
         shared = replace(kernels)
         if tensor.size > 1:
             shared.reduce, shared.compiled = tensor.sum, None
-        if self._gather_rows:
+        if group.size == 1:
+            return shared
+        # For modules that are called one by one, whichever way fused blocks take.
+        shared.attention = ulysses.exchanged(kernels.attention, group, rows.count)
+        if self._exchange is Exchange.GATHERED:
             shared.attend, shared.compiled = ulysses.gathered(kernels.attention, group, rows.count), None
-        elif group.size > 1:
-            shared.attention = ulysses.exchanged(kernels.attention, group, rows.count)
+        elif self._exchange is not Exchange.PACKED:
+            travel = self._travelling(rows.device)
+            shared.attend = overlap.overlapped(kernels.attention, group, rows.count, travel)
+            shared.compiled = None
         return shared
+
+    def _travelling(self, device: torch.device) -> overlap.Travel:
+        if self._travel is None:
+            group = self._groups.ulysses
+            mapped = self._exchange is Exchange.MAPPED and overlap.reach(group, device)
+            self._travel = overlap.MappedTravel(group, device) if mapped else overlap.CollectiveTravel(group)
+        return self._travel
 
     def rope(self, table: Rope, rows: AllRows) -> Rope:
         """See `OneRank`; with gathered rows the whole table, dead rows included."""
         cos, sin = table
-        if self._gather_rows:
+        if self._exchange is Exchange.GATHERED and self._groups.ulysses.size > 1:
             dead = rows.local * self._groups.ulysses.size - rows.count
             return torch.cat([cos, cos.new_zeros((dead, cos.shape[1]))]), torch.cat(
                 [sin, sin.new_zeros((dead, sin.shape[1]))]

@@ -32,6 +32,7 @@ class AllRows:
         """Takes the places of each stream's rows in the packed sequence."""
         self.count = text_at.shape[0] + video_at.shape[0] + audio_at.shape[0]
         self.local = self.count
+        self.device = text_at.device
         self.text, self.video, self.audio = Stream(None, text_at), Stream(None, video_at), Stream(None, audio_at)
 
     def mine(self, whole: Tensor) -> Tensor:

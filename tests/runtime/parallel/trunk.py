@@ -9,7 +9,7 @@ from backend.runtime.attention import choose
 from backend.runtime.block import Kernels, compile_block
 from backend.runtime.ops import TorchOps
 from backend.runtime.parallel.group import form
-from backend.runtime.parallel.ranks import OneRank, SharedTrunk
+from backend.runtime.parallel.ranks import Exchange, OneRank, SharedTrunk
 from backend.runtime.transformer import FastTransformer
 from bench.models import TINY_TRANSFORMER, on_meta, random_weights
 
@@ -22,6 +22,8 @@ EIGHT_HEADS = {
     "ffn_dim": 128,
 }
 FIFTY_SIX_HEADS = {**EIGHT_HEADS, "num_attention_heads": 56, "hidden_size": 112, "ffn_dim": 224}
+
+SEVEN_HEADS = {**EIGHT_HEADS, "num_attention_heads": 7}
 
 
 def small_model(config):
@@ -69,7 +71,7 @@ def trunk(rank, size, parallel, config, options):
     ranks = OneRank()
     if size > 1:
         groups = form(rank, size, Parallel(**parallel))
-        ranks = SharedTrunk(groups, gather_rows=options.get("gather_rows", False))
+        ranks = SharedTrunk(groups, Exchange(options.get("exchange", "packed")))
     notices = []
     kernels = Kernels(
         choose(CPU, torch.float32, options.get("attention", "sdpa"), config["attention_head_dim"]),

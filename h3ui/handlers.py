@@ -128,11 +128,10 @@ class Handlers:
         """The result panel for one state of a job."""
         p = self.panels
         view = result.snapshot(record, view)
-        done = record.state is JobState.SUCCEEDED
-        token = self.backend.file_token(record.id, owner=owner) if done else ""
+        token = self.backend.file_token(record.id, owner=owner)
         player = result.player_html(record, view, token)
         return {
-            p.result.live: result.live_html(record, view, result.now(), decode_s),
+            p.result.live: result.live_html(record, view, result.now(), decode_s, token),
             p.result.player: gr.update(value=player, visible=bool(player)),
         }
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from backend import events as ev
-from backend.types import Stage
+from backend.types import STREAM_NAME, Stage
 
 STAGE_LABELS = {
     Stage.PREPARE: "Prepare media",
@@ -46,6 +46,8 @@ class JobView:
     step_seconds: tuple[float, ...] = ()
     frames_done: int = 0
     frames_total: int = 0
+    preview_step: int = 0  # the forward whose picture is there; 0: none is
+    streaming: bool = False  # what is decoded so far can be played
     notices: tuple[str, ...] = ()
     reason: str = ""
     log_tail: str = ""
@@ -143,7 +145,11 @@ def advance(view: JobView, event: ev.Event) -> JobView:
             )
         case ev.Interrupted():
             return dataclasses.replace(view, state="interrupted", reason=event.reason, finished_at=event.at or None)
-        case _:  # previews and heartbeats change no figure
+        case ev.PreviewReady():
+            if event.path.name == STREAM_NAME:
+                return dataclasses.replace(view, streaming=True)
+            return dataclasses.replace(view, preview_step=event.step)
+        case _:  # heartbeats change no figure
             return view
 
 

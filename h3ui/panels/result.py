@@ -12,19 +12,25 @@ from dataclasses import dataclass
 import gradio as gr
 
 from backend.jobs.records import JobRecord, JobState
-from backend.types import FPS
+from backend.types import FPS, PREVIEW_NAME, STREAM_NAME
 from h3ui import markup, render
 from h3ui.command import command_line
 from h3ui.render import JobView
 
+STAGE = '<div class="screen"></div><p class="caption num"></p>'
 PILLS = {"succeeded": "ok", "failed": "bad", "running": "live"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultPanel:
-    """Components of the result: what is going on, and the finished video."""
+    """Components of the result: what is going on, what can be seen of it, and the finished video.
+
+    `stage` is filled in the browser (assets/scripts/preview.js) from what `live` says of a running job: an element that
+    is never drawn anew can play on while figures change.
+    """
 
     live: gr.HTML
+    stage: gr.HTML
     player: gr.HTML
 
 
@@ -33,10 +39,11 @@ def build(notice: str) -> ResultPanel:
     player = gr.HTML(
         "", js_on_load=markup.CLICKS, apply_default_css=False, elem_id="player", elem_classes="card", visible=False
     )
+    stage = gr.HTML(STAGE, apply_default_css=False, elem_id="stage", elem_classes="card")
     live = gr.HTML(
         empty_html(notice), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="live", elem_classes="card"
     )
-    return ResultPanel(live=live, player=player)
+    return ResultPanel(live=live, stage=stage, player=player)
 
 
 def empty_html(notice: str) -> str:
@@ -45,8 +52,8 @@ def empty_html(notice: str) -> str:
     return waiting + (markup.note(notice, "warn") if notice else "")
 
 
-def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | None = None) -> str:
-    """Progress of a job, or how it ended."""
+def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | None = None, token: str = "") -> str:
+    """Progress of a job, or how it ended; with the `token` of its files also what can be seen of it so far."""
     began = view.started_at or record.started_at
     ended = view.finished_at or record.finished_at
     elapsed = f"{render.duration(max((ended or now) - began, 0.0))}" if began else ""
@@ -59,7 +66,27 @@ def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | No
     body = "" if view.state == "succeeded" else _progress(view, now, decode_s)
     notices = "".join(markup.note(message, "warn") for message in view.notices)
     rest = f"{_timeline(view)}{_chart(view)}{notices}{_ending(record, view)}{_actions(record, view)}"
-    return f'<div data-shown="{markup.text(record.id)}">{head}{title}{body}{rest}</div>'
+    seen = _seen(record, view, token)
+    return (
+        f'<div data-shown="{markup.text(record.id)}" data-state="{markup.text(view.state)}">'
+        f"{head}{title}{seen}{body}{rest}</div>"
+    )
+
+
+def _seen(record: JobRecord, view: JobView, token: str) -> str:
+    """What can be seen of a running job, for the stage: the newest picture, and the video that grows."""
+    if view.state != "running" or not token or not (view.preview_step or view.streaming):
+        return ""
+    told, addresses = "Playing what is decoded so far", ""
+    if not view.streaming:
+        told = f"Preview after step {view.preview_step} of {view.steps}"
+    if view.preview_step:
+        picture = f"{file_url(record, PREVIEW_NAME, token)}&step={view.preview_step}"
+        addresses += f' data-picture="{markup.text(picture)}"'
+    if view.streaming:
+        addresses += f' data-stream="{markup.text(file_url(record, STREAM_NAME, token))}"'
+    sampling = record.request.sampling
+    return f'<p class="seen" hidden data-shape="{sampling.width}/{sampling.height}"{addresses}>{told}</p>'
 
 
 def _progress(view: JobView, now: float, decode_s: float | None) -> str:

@@ -68,7 +68,17 @@ class Bench:
     def peak_gib(self) -> float:
         return round(torch.cuda.max_memory_allocated() / GIB, 2) if self.cuda else 0.0
 
+    def limit(self, cap_bytes: int) -> None:
+        """Let this process have so much of the GPU; nothing on a CPU."""
+        if self.cuda:
+            torch.cuda.set_per_process_memory_fraction(cap_bytes / torch.cuda.get_device_properties(0).total_memory)
+
+    def allocated(self) -> int:
+        """Bytes of the GPU in use by tensors."""
+        return torch.cuda.memory_allocated() if self.cuda else 0
+
     def empty(self) -> None:
+        """Give back what no tensor uses, and start counting the peak anew."""
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -79,6 +89,7 @@ class Watcher:
     """Sink and monitor of a render: keeps frames, notices and the seconds of each step."""
 
     def __init__(self) -> None:
+        self.stage_now: Any = None
         self.frames_made: list[Any] = []
         self.step_s: list[float] = []
         self.notices: list[str] = []
@@ -90,7 +101,7 @@ class Watcher:
         self.frames_made.append(torch.from_numpy(frames.copy()))
 
     def stage(self, stage: Any, detail: str = "") -> None:
-        pass
+        self.stage_now = stage
 
     def step(self, step: int, steps: int, seconds: float) -> None:
         self.step_s.append(seconds)
@@ -111,16 +122,22 @@ def require(condition: bool, words: str) -> None:
         raise Failed(words)
 
 
-def render(pipeline: Any, shape: models.Shape, seed: int = 3) -> tuple[Any, Watcher]:
-    """One t2va clip; what was generated, and what was seen of it."""
-    from backend.types import GenerationRequest, PreparedMedia, Sampling
+def request_of(shape: models.Shape, seed: int = 3) -> Any:
+    """A t2va request of that shape."""
+    from backend.types import GenerationRequest, Sampling
 
     sampling = Sampling(
         num_frames=shape.num_frames, width=shape.width, height=shape.height, num_inference_steps=STEPS, seed=seed
     )
+    return GenerationRequest(prompt="a red ball", sampling=sampling)
+
+
+def render(pipeline: Any, shape: models.Shape, seed: int = 3) -> tuple[Any, Watcher]:
+    """One t2va clip; what was generated, and what was seen of it."""
+    from backend.types import PreparedMedia
+
     seen = Watcher()
-    made = pipeline.generate(GenerationRequest(prompt="a red ball", sampling=sampling), PreparedMedia(), seen, seen)
-    return made, seen
+    return pipeline.generate(request_of(shape, seed), PreparedMedia(), seen, seen), seen
 
 
 def open_pipeline(bench: Bench, notices: list[str], **options: Any) -> tuple[Any, Any]:

@@ -22,7 +22,19 @@ from typing import Any
 import torch
 
 from bench import gpu_kernels, models, report
-from bench.gpu_bench import GIB, STEPS, Bench, Failed, Figures, open_pipeline, render, require, shallow_checkpoint
+from bench.gpu_bench import (
+    GIB,
+    STEPS,
+    Bench,
+    Failed,
+    Figures,
+    Watcher,
+    open_pipeline,
+    render,
+    request_of,
+    require,
+    shallow_checkpoint,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,8 +104,7 @@ def offload(bench: Bench) -> Figures:
     del runtime, pipeline
     bench.empty()
     cap = sum(weights.values()) + max(plan.WORK_BYTES.values()) + plan.RESERVE - GIB // 4
-    if bench.cuda:
-        torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.get_device_properties(0).total_memory)
+    bench.limit(cap)
     from backend.presets import Offload
 
     runtime, pipeline = open_pipeline(bench, [], offload=Offload.AUTO)
@@ -116,6 +127,59 @@ def offload(bench: Bench) -> Figures:
     figures |= {"latents_max": float((expected.latents - made.latents).abs().max()), "frames_max": gap}
     require(figures["latents_equal"] and gap <= 1, "the result differs from that of an all-resident run")
     return figures
+
+
+def oom(bench: Bench) -> Figures:
+    """A clip that is too large ends in words, the next one runs as before; too many tiles at once become fewer."""
+    from backend.runtime import vae_tiles
+    from backend.runtime.shortage import Exhausted
+    from backend.types import PreparedMedia
+
+    runtime, pipeline = open_pipeline(bench, [])
+    expected, _ = render(pipeline, bench.shape())
+    cap = int(bench.peak_gib() * GIB) + GIB
+    bench.empty()
+    before = bench.allocated()
+    bench.limit(cap)
+    large, seen = models.Shape(1344, 768, 362), Watcher()
+    request = request_of(large)
+    figures: Figures = {"cap_gib": round(cap / GIB, 2)}
+    if bench.tiny:
+        fault = pipeline.components.transformer.context_embedder.register_forward_pre_hook(_no_memory)
+        request = request_of(bench.shape())
+    try:
+        with runtime.recovering(request, lambda: seen.stage_now):
+            pipeline.generate(request, PreparedMedia(), seen, seen)
+        raise Failed("a clip of 362 frames at 768p fitted: the cap was too high")
+    except Exhausted as error:
+        figures["said"] = str(error)
+    if bench.tiny:
+        fault.remove()
+    grown = bench.allocated() - before
+    figures["left_over_mib"] = round(grown / 2**20, 1)
+    require(grown < 64 << 20, f"{grown >> 20} MiB stayed allocated after the failure")
+    again, _ = render(pipeline, bench.shape())
+    require(torch.equal(expected.latents, again.latents), "the job after the failure differs from the one before")
+    vae, notices = pipeline.components.vae, []
+    shape = bench.shape() if bench.tiny else models.FULL_SHAPES[1]
+    clip = models.latents(shape, bench.device)[:, :, :7].to(vae.post_quant_conv.weight.dtype)
+    bench.limit(_whole_gpu(bench))
+    one_by_one = vae_tiles.TileDecoder(1, notices.append).decode_clip(vae, clip)
+    bench.empty()
+    bench.limit(bench.allocated() + 3 * GIB // 4)
+    stacked = vae_tiles.TileDecoder(28, notices.append).decode_clip(vae, clip)
+    figures |= {"notices": notices, "tiles": report.difference(one_by_one, stacked)}
+    require(bool(notices) or not bench.cuda, "28 tiles fitted into 0.75 GiB: the cap was too high")
+    require(figures["tiles"]["relative"] < 5e-3, "fewer tiles at once gave another picture")
+    return figures
+
+
+def _no_memory(*_: Any) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+
+def _whole_gpu(bench: Bench) -> int:
+    return torch.cuda.get_device_properties(0).total_memory if bench.cuda else 0
 
 
 def preview(bench: Bench) -> Figures:
@@ -189,6 +253,7 @@ CHECKS: dict[str, tuple[Callable[[Bench], Figures], float]] = {
     "checkpoint": (checkpoint, 60),
     "load": (load, 40),
     "offload": (offload, 60),
+    "oom": (oom, 50),
     "preview": (preview, 50),
     "decode": (gpu_kernels.decode, 50),
     "compiled": (gpu_kernels.compiled, 90),

@@ -18,6 +18,7 @@ _PHRASES = re.compile(
     r"|DefaultCPUAllocator: can't allocate|std::bad_alloc|MemoryError|Cannot allocate memory|Unable to allocate)"
 )
 WAY_OUT = "choose a smaller canvas, fewer frames, or a preset that offloads"
+WHAT_FITS = "what fits: "  # begins a rank's own advice, which knows more than WAY_OUT
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,9 @@ def report(failures: list[Failure], scene: Scene) -> EngineFailure:
     tail = logs.tail(scene.logs[cause.rank]) if cause.rank < len(scene.logs) else ""
     where = f" in stage {cause.stage.value}" if cause.stage is not None and cause.kind != "hung" else ""
     memory = _exhausted(cause, tail, scene)
-    if memory is None:
+    if cause.kind == "words" and exhaustion.WHAT_FITS in cause.why:
+        reason = f"rank {cause.rank} {cause.why}"
+    elif memory is None:
         reason = f"rank {cause.rank} {cause.why}{where}"
     else:
         said = "" if memory in cause.why else f" (it {cause.why})"

@@ -18,7 +18,8 @@ class Residency:
     """Answers `place`: what is named is brought to the device, what may be parked and is not named leaves it.
 
     parked: names that wait in host memory. lazy: those of them that are brought by `ensure` only, when they really
-    run. on_leave: called with a component's name after it left, so that others let go of tensors they hold of it.
+    run. stays: given component and parameter name, whether that one remains in host memory even then, since somebody
+    else brings it. on_leave: called with a component's name after it left, so that others let go of tensors they hold of it.
     """
 
     def __init__(
@@ -27,10 +28,12 @@ class Residency:
         parked: tuple[str, ...],
         on_leave: Callable[[str], None],
         lazy: tuple[str, ...] = (),
+        stays: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._device = device
         self._parked = parked
         self._lazy = lazy
+        self._stays = stays
         self._on_leave = on_leave
         self._home: dict[str, list[tuple[Tensor, Tensor]]] = {}  # name -> (tensor, its host version)
         self._deferred: Mapping[str, nn.Module] = {}
@@ -50,6 +53,11 @@ class Residency:
         if modules:
             self._place(modules)
 
+    def clear(self) -> None:
+        """Have every parked component back in host memory, as after a job that could not go on."""
+        self._deferred = {}
+        self._place({})
+
     def drop(self, names: tuple[str, ...]) -> None:
         """Forget components that no longer exist."""
         for name in names:
@@ -62,12 +70,16 @@ class Residency:
             if name in self._home:
                 continue
             home = []
-            for tensor, moved in on_device(module, self._device):
+            for tensor, moved in on_device(module, self._device, self._kept_home(name)):
                 home.append((tensor, tensor.data))
                 tensor.data = moved
             if name in self._parked:
                 self._home[name] = home
                 self.moves.append(f"+{name}")
+
+    def _kept_home(self, component: str) -> Callable[[str], bool]:
+        stays = self._stays
+        return (lambda _: False) if stays is None else (lambda name: stays(component, name))
 
     def _leave(self, name: str) -> None:
         for tensor, host in self._home.pop(name):
@@ -76,15 +88,17 @@ class Residency:
         self.moves.append(f"-{name}")
 
 
-def on_device(module: nn.Module, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+def on_device(
+    module: nn.Module, device: torch.device, stays: Callable[[str], bool] = lambda _: False
+) -> list[tuple[Tensor, Tensor]]:
     """What of `module` is elsewhere, with its version on `device`; views of one storage stay views of one.
 
-    Tensors without storage (projections that tables replace) are left out.
+    Tensors without storage (projections that tables replace) are left out, and those whose name `stays`.
     """
     storages: Storages = {}
     pairs = []
-    for tensor in [*module.parameters(), *module.buffers()]:
-        if tensor.is_meta or tensor.device.type == device.type:
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if tensor.is_meta or tensor.device.type == device.type or stays(name):
             continue
         storage = tensor.untyped_storage()
         address = storage.data_ptr()

@@ -7,6 +7,7 @@ notify)`, then `Pipeline(..., hooks=runtime.hooks())`, and `runtime.info()` into
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,17 +18,18 @@ from torch import Tensor, nn
 from backend.h3.seams import Forward, Hooks, OnLoad
 from backend.presets import RuntimeOptions
 from backend.process.messages import Setup
-from backend.runtime import adaln_store, adaln_tables, conditioner, load, plan, vae_tiles
+from backend.runtime import adaln_store, adaln_tables, conditioner, load, plan, shortage, streaming, vae_tiles
 from backend.runtime.attention import choose
 from backend.runtime.frames import to_host
 from backend.runtime.kernels import choose_kernels, triton_or_reason
 from backend.runtime.parallel.sharing import Sharing
 from backend.runtime.preview import Previewer
 from backend.runtime.residency import Residency
+from backend.runtime.sizes import CONDITIONER_LAYER, Sizes, plan_name
 from backend.runtime.transformer import FastTransformer
+from backend.types import GenerationRequest, Stage
 
 Notify = Callable[[str], None]
-CONDITIONER_LAYER = 50  # diffusers MiniMaxH3ModularPipeline.text_encoder_layer
 LONGEST = (300, 4)  # steps and distinct timesteps that tables must beat the projections for, to leave those unread
 TRANSFORMERS = ("transformer", "transformer_ref")
 
@@ -45,8 +47,12 @@ class Runtime:
         self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
         self._notify = _Once(notify)
         self._sharing = Sharing(setup)
-        self.kernels = choose_kernels(device, self._dtype, self._options, self._notify, self._head_dim())
-        self.plan = self._decide()
+        sizes = Sizes(setup, self._sharing, self._without_projections)
+        self.kernels = choose_kernels(device, self._dtype, self._options, self._notify, sizes.head_dim)
+        self.plan = self._decide(sizes)
+        self._streamer = (
+            streaming.Streamer(device, self._options.resident_layers, self._notify) if self.plan.streamed else None
+        )
         self._residency = self._mover()
         self._tiles = vae_tiles.TileDecoder(self._options.vae_tile_batch, self._notify, self._sharing.tiles)
         self._store = adaln_store.TableStore(setup.cache_dir / "adaln")
@@ -84,6 +90,17 @@ class Runtime:
             preview=self._previewer,
         )
 
+    def recovering(self, request: GenerationRequest, stage: Callable[[], Stage | None]) -> AbstractContextManager[None]:
+        """To render inside of: memory that runs out there is a `shortage.Exhausted`, and the next job finds it free."""
+        return shortage.caught(request, stage, self._release, self._device)
+
+    def _release(self) -> plan.Plan:
+        if self.fast is not None:
+            self.fast.forget()
+        if self._residency is not None:
+            self._residency.clear()
+        return self.plan
+
     def info(self) -> dict[str, object]:
         """Names and figures for log, page and sidecar."""
         memory = self._memory
@@ -105,21 +122,36 @@ class Runtime:
 
     def load_component(self, name: str, kind: type, folder: Path, on_load: OnLoad) -> nn.Module | None:
         """A model read by the parallel loader to where the plan wants it; None: load it as the library does."""
+        if name in TRANSFORMERS:
+            self._forget_transformer()
         model, wanted = self._outline(name, kind, folder)
-        home = torch.device("cpu") if _plan_name(name) in self.plan.parked else self._device
+        home = torch.device("cpu") if plan_name(name) in self.plan.parked else self._device
         wanted, cut = self._sharing.needed(name, wanted), self._sharing.cut(name)
         load.fill(model, wanted, home, self._dtype, lambda done, total: on_load(name, done, total), cut)
         return model
 
     def prepare_transformer(self, transformer: nn.Module) -> Forward:
         """The transformer as the pipeline calls it from now on."""
-        self._installed = None
-        if self._residency is not None:
-            self._residency.drop(tuple(name for name in TRANSFORMERS if name != self._transformer_name))
+        self._forget_transformer()
         self.fast = FastTransformer(
-            transformer, self.kernels, self._notify, fused=self._options.fused_block, ranks=self._sharing.trunk
+            transformer,
+            self.kernels,
+            self._notify,
+            fused=self._options.fused_block,
+            ranks=self._sharing.trunk,
+            stream=None if self._streamer is None else self._streamer.trunk,
         )
         return self.fast
+
+    def _forget_transformer(self) -> None:
+        """Let go of the transformer that was in use, so that no memory is held for two."""
+        if self.fast is not None:
+            self.fast.forget()
+        if self._streamer is not None:
+            self._streamer.forget(TRANSFORMERS[0])
+        if self._residency is not None:
+            self._residency.drop(TRANSFORMERS)
+        self.fast = self._installed = None
 
     def begin_denoise(self, timesteps: tuple[Tensor, ...]) -> None:
         """Have the tables of this schedule, then tell the transformer what comes."""
@@ -217,6 +249,8 @@ class Runtime:
             bring = self._residency.ensure if self._residency is not None else None
             remember = self._options.prompt_cache
             self._sharing.encode(model, CONDITIONER_LAYER)
+            if self._streamer is not None:
+                self._streamer.conditioner(model)
             self.conditioner = conditioner.Conditioner(model, CONDITIONER_LAYER, remember=remember, bring=bring)
         if name == "vae":
             # Before it is ever moved: the fused weights then move as the one storage they are.
@@ -243,7 +277,8 @@ class Runtime:
         parked = (*self.plan.parked, TRANSFORMERS[1]) if TRANSFORMERS[0] in self.plan.parked else self.plan.parked
         # Only a conditioner of ours asks for itself; any other must be there when its block runs.
         lazy = ("text_encoder",) if self._options.fast_load else ()
-        return Residency(self._device, parked, self._left, lazy)
+        stays = None if self._streamer is None else streaming.stays
+        return Residency(self._device, parked, self._left, lazy, stays)
 
     @torch.no_grad()
     def _warm(self, vae: Any) -> None:
@@ -259,41 +294,16 @@ class Runtime:
     def _left(self, name: str) -> None:
         if name in TRANSFORMERS and self.fast is not None:
             self.fast.forget()
+        if self._streamer is not None:
+            self._streamer.leave(name)
 
-    def _decide(self) -> plan.Plan:
-        weights = self._weights()
+    def _decide(self, sizes: Sizes) -> plan.Plan:
+        weights = sizes.weights()
         if self._device.type != "cuda":
             names = tuple(weights)
             return plan.Plan(resident=names, parked=(), reason="on the CPU", free_bytes=0, weights_bytes=weights)
         free = vae_tiles.free_bytes(self._device) or 0
-        return plan.decide(weights, free, self._options.offload)
-
-    def _head_dim(self) -> int:
-        folders = [self._checkpoint / name for name in TRANSFORMERS if (self._checkpoint / name).is_dir()]
-        return int(load.config_of(folders[0])["attention_head_dim"]) if folders else 128
-
-    def _weights(self) -> dict[str, int]:
-        """Bytes of each component as it will be loaded; of the two transformers, the one that is there."""
-        found: dict[str, int] = {}
-        for name in ("text_encoder", *TRANSFORMERS, "vae", "audio_vae"):
-            folder = self._checkpoint / name
-            if folder.is_dir() and _plan_name(name) not in found:
-                found[_plan_name(name)] = self._bytes(name, folder)
-        return found
-
-    def _bytes(self, name: str, folder: Path) -> int:
-        """Bytes of a component in the compute type. Modules pinned to float32 are small and counted as stored."""
-        total = 0
-        tables = name in TRANSFORMERS and self._without_projections(load.config_of(folder))
-        found = load.entries(folder)
-        held = self._sharing.elements(name, {key: entry.shape for key, entry in found.items()})
-        for key, elements in held.items():
-            if tables and (".adaln_proj." in key or key.startswith("norm_out.linear.")):
-                continue
-            if self._options.fast_load and name == "text_encoder" and _after_cut(key):
-                continue
-            total += elements * min(self._dtype.itemsize, found[key].dtype.itemsize)
-        return total
+        return plan.decide(weights, free, self._options.offload, sizes.work(), sizes.streamed())
 
 
 class _Once:
@@ -307,19 +317,3 @@ class _Once:
         if message not in self._said:
             self._said.add(message)
             self._notify(message)
-
-
-def _plan_name(name: str) -> str:
-    return TRANSFORMERS[0] if name in TRANSFORMERS else name
-
-
-def _after_cut(key: str) -> bool:
-    """Whether a conditioner's tensor is dropped by `conditioner.cut`."""
-    parts = key.split(".")
-    if key.startswith(("lm_head.", "model.language_model.norm.")):
-        return True
-    return (
-        "layers" in parts
-        and parts[1] == "language_model"
-        and int(parts[parts.index("layers") + 1]) >= CONDITIONER_LAYER
-    )

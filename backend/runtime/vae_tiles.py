@@ -141,7 +141,7 @@ def free_bytes(device: torch.device) -> int | None:
         return None
     free, total = torch.cuda.mem_get_info(device)
     allocated = torch.cuda.memory_allocated(device)
-    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device))
+    allowed = int(total * torch.cuda.get_per_process_memory_fraction(device.index))
     return min(free + torch.cuda.memory_reserved(device), allowed) - allocated
 
 

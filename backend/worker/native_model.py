@@ -56,25 +56,29 @@ class NativeModel:
         return bool(wish.item())
 
     def generate(self, render: Render, report: Report) -> Succeeded | None:
-        """Render; rank 0 writes MP4, sidecar and tensors."""
+        """Render; rank 0 writes MP4, sidecar and tensors. Raises Stopped, and H3Error after which the model goes on."""
         try:
-            if self._setup.rank != 0:
-                self._pipeline.generate(render.request, render.media, None, report)
-                return None
-            with Output(render, report) as output:
-                self._output = output
-                made = self._pipeline.generate(render.request, render.media, output, report)
-                assert made is not None
-                report.stage(Stage.MUX, "closing the MP4")
-                if render.tensors is not None:
-                    save_tensors(render.tensors, made)
-                try:
-                    return output.seal(sidecar.describe(render, self._setup, self._info, report), report.notice)
-                except BaseException:
-                    remove(render.tensors)
-                    raise
+            with self._runtime.recovering(render.request, lambda: report.stage_now):
+                return self._render(render, report)
         except PipelineStopped as stopped:
             raise Stopped(stopped.stage, stopped.step, stopped.steps) from stopped
+
+    def _render(self, render: Render, report: Report) -> Succeeded | None:
+        if self._setup.rank != 0:
+            self._pipeline.generate(render.request, render.media, None, report)
+            return None
+        with Output(render, report) as output:
+            self._output = output
+            made = self._pipeline.generate(render.request, render.media, output, report)
+            assert made is not None
+            report.stage(Stage.MUX, "closing the MP4")
+            if render.tensors is not None:
+                save_tensors(render.tensors, made)
+            try:
+                return output.seal(sidecar.describe(render, self._setup, self._info, report), report.notice)
+            except BaseException:
+                remove(render.tensors)
+                raise
 
     def close(self) -> None:
         """Leave the group, so that no peer waits for this rank."""

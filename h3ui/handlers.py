@@ -6,7 +6,6 @@ Handlers only submit and watch; they are wired to components in `h3ui.page` and 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -15,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from backend.api import SHARED
-from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused
+from backend.errors import H3Error, InvalidRequest, JobNotFound
 from backend.jobs.records import JobRecord, JobState
 from backend.types import JobId, Stage
-from h3ui import form, lint, markup, watch
+from h3ui import form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import canvas, gallery, hardware, licence, models, prompt, queue, result
+from h3ui.panels import gallery, hardware, licence, models, prompt, queue, result
+from h3ui.panels.sampling import DRAFT
+from h3ui.planned import Planned, problems_html
 from h3ui.render import JobView
 from h3ui.uploads import Updates, Uploads, clicked
 
 if TYPE_CHECKING:
     from backend.api import Backend
-
-PLANNING_PROMPT = "a prompt"  # stands in while the field is empty: shape and length do not depend on it
 
 
 def owner_of(session: object, request: gr.Request | None) -> str:
@@ -45,6 +44,7 @@ class Handlers:
         self.backend = backend
         self.panels = panels
         self.uploads = Uploads(backend, panels)
+        self.planned = Planned(backend, panels)
         self.watchers = watch.Watchers()
 
     # Reading the panels
@@ -87,6 +87,13 @@ class Handlers:
         except H3Error as error:
             return {p.problems: problems_html(error)}
         return {p.problems: "", **self.show(job, owner, request)}
+
+    def draft(self, data: dict[Any, Any], request: gr.Request) -> Updates:
+        """Submit a draft of what the panels hold: the draft's canvas and no more steps than it takes."""
+        p = self.panels
+        most, steps = self.backend.quality_presets()[DRAFT].num_inference_steps, data[p.sampling.steps]
+        fewer = most if steps is None else min(steps, most)
+        return self.generate({**data, p.sampling.quality: DRAFT, p.sampling.steps: fewer}, request)
 
     def _ask_licence(self, preset: str | None) -> None:
         asked = self.backend.licence(preset)
@@ -199,7 +206,7 @@ class Handlers:
             p.queue.rows: self.queue_html(owner, job),
             p.licence: licence.html(self.backend.licence()),
             p.models.rows: models.rows_html(self.backend.models()),
-            p.canvas.plan: self.plan_html(PanelValues(), None),
+            p.canvas.plan: self.planned.html(PanelValues(), None),
         }
         if not job:
             return updates
@@ -258,26 +265,13 @@ class Handlers:
         cards = gallery.cards_html(records[:count], tokens, more_left, filtered, owner)
         return (markup.note(notice, "warn") if notice else "") + cards
 
-    def hint(self, data: dict[Any, Any]) -> Updates:
-        """Below the prompt: examples, or its length and what its tags get wrong."""
-        values = self.values(data)
-        return {
-            self.panels.prompt.hint: prompt.hint_html(values.prompt, lint.notes(values.prompt, form.all_tags(values)))
-        }
-
     def plan(self, data: dict[Any, Any]) -> Updates:
-        """The live line under the canvas."""
-        return {self.panels.canvas.plan: self.plan_html(self.values(data), self.preset(data))}
+        """The live lines under the canvas."""
+        return {self.panels.canvas.plan: self.planned.html(self.values(data), self.preset(data))}
 
-    def plan_html(self, values: PanelValues, preset: str | None) -> str:
-        """What exactly these values make, or what is wrong with the fields of the canvas."""
-        planned = dataclasses.replace(values, prompt=values.prompt.strip() or PLANNING_PROMPT)
-        try:
-            asked = form.to_request(planned)
-            made = self.backend.plan(asked, preset=preset, probed=form.reports(planned), quality=planned.quality)
-        except H3Error as error:
-            return problems_html(error)
-        return canvas.plan_html(made)
+    def frames(self, data: dict[Any, Any]) -> Updates:
+        """The keyframes as the model will see them."""
+        return self.planned.frames(self.values(data), self.preset(data))
 
     # Jobs: open, cancel, again, settings, keep, delete
 
@@ -306,6 +300,8 @@ class Handlers:
                 return {p.queue.rows: self.queue_html(owner, data[p.job])}
             case "retry":
                 return self.show(self.backend.retry(job, owner=owner), owner, request)
+            case "final":
+                return self.show(self.backend.final(job, owner=owner), owner, request)
             case "reseed":
                 return self.show(self.backend.duplicate(job, owner=owner), owner, request)
             case "pause":
@@ -359,12 +355,3 @@ class Handlers:
         if record.quality in self.backend.quality_presets():
             updates[p.sampling.quality] = record.quality
         return updates | self.uploads.fill(record, stored)
-
-
-def problems_html(error: H3Error) -> str:
-    """What is wrong, in the words of the error."""
-    if isinstance(error, InvalidRequest):
-        return markup.problems(error.problems)
-    if isinstance(error, MediaRefused):
-        return markup.problems([error.problem])
-    return markup.problems([str(error)], title="This cannot be done now")

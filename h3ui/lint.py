@@ -1,41 +1,37 @@
-"""What a prompt's tags get wrong: unknown ones, unused references, names the model does not know.
+"""What is wrong with a prompt, in the order of its lines, each with the change that mends it where that is mechanical.
 
-Pure; advice only, since the model runs with any text. The full format is `h3-official/prompt-guides`.
+Pure; advice only, since the model runs with any text. The rules are `h3ui.context_ir.check_*`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from h3ui.context_ir import check_form, check_shots, check_speech, check_tags
+from h3ui.context_ir.findings import Finding
+from h3ui.context_ir.model import Target
+from h3ui.context_ir.parse import parse
 
-_TAG = re.compile(r"<(Picture|Video|Audio|Image|Sound|Photo) (\d+)>", re.IGNORECASE)
-_WRITTEN = {
-    "picture": "Picture",
-    "video": "Video",
-    "audio": "Audio",
-    "image": "Picture",
-    "photo": "Picture",
-    "sound": "Audio",
-}
-MAX_NOTES = 4
+MAX_CHARS = 40_000  # a longer text is only told its length: nothing that long can be sent
 
 
-def notes(prompt: str, tags: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """Advice about the tags of `prompt`, given the `tags` each reference answers to; () when there is none."""
-    known = {tag for group in tags for tag in group}
-    used, told = set(), []
-    for found in _TAG.finditer(prompt):
-        tag = f"<{_WRITTEN[found[1].lower()]} {int(found[2])}>"
-        used.add(tag)
-        if tag not in known:
-            there = ", ".join(sorted(known)) if known else "no references"
-            told.append(f"{found[0]} names nothing here: there is {there}.")
-        elif found[0] != tag:
-            told.append(f"{found[0]} is written {tag}.")
-    if prompt.strip():
-        for group in tags:
-            if not used & set(group):
-                told.append(f"{' or '.join(group)} is not mentioned in the prompt.")
-    unique = tuple(dict.fromkeys(told))
-    more = len(unique) - MAX_NOTES
-    return unique if more <= 0 else (*unique[:MAX_NOTES], f"… and {more} more.")
+def check(prompt: str, target: Target) -> tuple[Finding, ...]:
+    """Advice about `prompt` for the video `target`: by line, then what concerns it as a whole. () when all is well."""
+    document = parse(prompt)
+    if len(prompt) > MAX_CHARS:
+        return tuple(found for found in check_form.check(document, target) if found.code == "too-long")
+    if not prompt.strip():
+        return ()
+    found = [
+        *check_form.check(document, target),
+        *check_tags.check(document, target),
+        *check_shots.check(document, target),
+        *check_speech.check(document),
+    ]
+    return tuple(sorted(found, key=lambda item: (item.at is None, item.at or 0)))
+
+
+def mend(prompt: str, target: Target, key: str) -> str:
+    """`prompt` after the change of the finding that `key` names; unchanged where there is none any more."""
+    for found in check(prompt, target):
+        if found.key == key and found.change is not None:
+            return found.change.applied(prompt)
+    return prompt

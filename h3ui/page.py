@@ -28,6 +28,7 @@ from h3ui.panels import (
     sampling,
 )
 from h3ui.wiring import QUIET, compose
+from h3ui.wiring import prompt as prompt_wiring
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -82,7 +83,9 @@ def build(backend: Backend) -> gr.Blocks:
                         hardware_panel = hardware.build(backend.presets(), choice)
                     with gr.Column(elem_classes="submit"):
                         problems = gr.HTML("", apply_default_css=False, elem_id="problems")
-                        generate = gr.Button("Generate", variant="primary", size="lg", elem_id="generate")
+                        with gr.Row(elem_classes="submit-row"):
+                            sampling_panel.draft.render()
+                            generate = gr.Button("Generate", variant="primary", size="lg", elem_id="generate")
                 with gr.Column(elem_classes="watch", min_width=320):
                     result_panel = result.build(checkpoint.notice)
                     queue_panel = queue.build()
@@ -116,6 +119,7 @@ def build(backend: Backend) -> gr.Blocks:
         fields = _fields(panels)
         filled = _filled(panels)
         compose.wire(backend, panels, handlers, fields)
+        prompt_wiring.wire(panels, handlers, fields, filled)
         shown: set[Any] = {job, last_job, panels.result.live, panels.result.player, panels.queue.rows}
         generate.click(
             handlers.generate, inputs=fields | {session}, outputs=[*shown, problems], concurrency_limit=None, **QUIET

@@ -19,7 +19,7 @@
   };
 
   const insertTag = (tag) => {
-    const field = document.querySelector('#prompt textarea');
+    const field = window.h3Prompt?.tagField() ?? document.querySelector('#prompt textarea');
     if (!field) return;
     const at = field.selectionStart ?? field.value.length;
     const before = field.value.slice(0, at);

@@ -15,7 +15,8 @@ from backend import limits
 from h3ui.board import Panels
 from h3ui.form import Mode, Size
 from h3ui.handlers import Handlers
-from h3ui.panels import prompt, sampling
+from h3ui.panels import sampling
+from h3ui.uploads import clicked
 from h3ui.wiring import QUIET
 
 if TYPE_CHECKING:
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
 
 def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> None:
     """Events of the left column: they change what is on the page and submit nothing."""
-    media: list[Any] = [p.references.items, *(slot.item for slot in p.keyframes.slots.values())]
-    gr.on(
-        [part.change for part in (p.prompt.text, p.mode, *media)],
-        handlers.hint,
-        inputs=fields,
-        outputs=[p.prompt.hint],
-        trigger_mode="always_last",
-        **QUIET,
-    )
-    p.prompt.hint.click(_example, outputs=p.prompt.text, **QUIET)
     p.mode.change(
         lambda mode: (gr.update(visible=mode == Mode.FRAMES), gr.update(visible=mode == Mode.REFERENCES)),
         inputs=p.mode,
@@ -52,16 +43,35 @@ def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> N
             outputs=[slot.item, slot.drop, slot.card],
             **QUIET,
         )
-    p.references.drop.upload(
-        handlers.uploads.drop_references,
-        inputs=[p.references.drop, p.references.items],
-        outputs=[p.references.items, p.references.tray, p.references.drop],
+    tray = p.references
+    looking: dict[str, Any] = {**QUIET, "show_progress": "minimal", "show_progress_on": tray.drop}
+    tray.drop.upload(
+        handlers.uploads.look_at, inputs=tray.drop, outputs=[tray.arrived, tray.drop], concurrency_limit=4, **looking
+    ).then(
+        handlers.uploads.arrive,
+        inputs=[tray.arrived, tray.items],
+        outputs=[tray.items, tray.tray, tray.arrived],
         **QUIET,
     )
-    p.references.tray.click(
+    tray.tray.click(
         handlers.uploads.edit_tray,
-        inputs=[p.references.items],
-        outputs=[p.references.items, p.references.tray],
+        inputs=tray.items,
+        outputs=[tray.items, tray.tray],
+        trigger_mode="multiple",
+        concurrency_limit=1,  # one after another: each starts from what the one before left
+        **QUIET,
+    )
+    tray.items.change(
+        handlers.uploads.follow,
+        inputs=[p.prompt.text, tray.items, tray.known],
+        outputs=[p.prompt.text, tray.known],
+        trigger_mode="always_last",
+        **QUIET,
+    )
+    p.canvas.ratio.input(lambda: Size.AUTO.value, outputs=p.canvas.size, **QUIET)  # numbers of before have no shape
+    p.canvas.plan.click(
+        _size,
+        outputs=[p.canvas.size, p.canvas.width, p.canvas.height],
         **QUIET,
     )
     p.canvas.size.change(
@@ -84,11 +94,29 @@ def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> N
         trigger_mode="always_last",
         **QUIET,
     )
+    frames = [slot.item for slot in p.keyframes.slots.values()]
+    shaping = [p.mode, p.canvas.ratio, p.canvas.size, p.canvas.width, p.canvas.height, p.sampling.quality]
+    gr.on(
+        [part.change for part in (*frames, *shaping, p.hardware.override)],
+        handlers.frames,
+        inputs=fields,
+        outputs=[*(slot.card for slot in p.keyframes.slots.values()), p.problems],
+        trigger_mode="always_last",
+        **QUIET,
+    )
+    p.sampling.draft.click(
+        handlers.draft,
+        inputs=fields | {p.session},
+        outputs=[p.job, p.last_job, p.result.live, p.result.player, p.queue.rows, p.problems],
+        concurrency_limit=None,
+        **QUIET,
+    )
 
 
-def _example(event: gr.EventData) -> str:
-    index = int((event._data or {}).get("index", 0))
-    return prompt.EXAMPLES[index % len(prompt.EXAMPLES)][1]
+def _size(event: gr.EventData) -> tuple[str, int, int]:
+    """A size of the shape was chosen; what comes from the page are two numbers or nothing."""
+    did = clicked(event)
+    return Size.CUSTOM.value, int(did["width"]), int(did["height"])
 
 
 def _quality(backend: Backend, name: str) -> tuple[str, int]:

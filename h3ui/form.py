@@ -6,13 +6,15 @@ Pure: it knows what the fields of the page mean, and neither Gradio nor the back
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from backend import limits
 from backend.errors import InvalidRequest, Problem
-from backend.types import GenerationRequest, MediaReport, Reference, ReferenceKind, Sampling
+from backend.types import GenerationRequest, Glimpse, MediaReport, Reference, ReferenceKind, Sampling
 
 AUTO_RATIO = "auto"  # the first frame's shape, else 16:9
 RATIO_CHOICES = (AUTO_RATIO, *limits.RATIOS)
@@ -36,12 +38,17 @@ class Size(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaItem:
-    """One file on the page, what the backend found in it, and the part of it to use (seconds)."""
+    """One file on the page, what the backend found in it, and the part of it to use (seconds).
+
+    `key` names it on the page while it is moved around; the same file dropped twice is two items.
+    """
 
     path: Path
     report: MediaReport
     start_s: float = 0.0
     length_s: float | None = None
+    glimpse: Glimpse = field(default_factory=Glimpse)
+    key: str = field(default_factory=lambda: secrets.token_hex(6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,14 +184,55 @@ def duration_for_frames(num_frames: int) -> float:
     return (whole or fitting)[-1]
 
 
-def move(items: tuple[MediaItem, ...], index: int, by: int) -> tuple[MediaItem, ...]:
-    """`items` with the one at `index` moved `by` places; unchanged where there is no such place."""
-    target = index + by
+def find(items: Sequence[MediaItem], key: str) -> int | None:
+    """The place of the item called `key`, None when it is gone."""
+    return next((index for index, item in enumerate(items) if item.key == key), None)
+
+
+def move(items: tuple[MediaItem, ...], index: int, target: int) -> tuple[MediaItem, ...]:
+    """`items` with the one at `index` moved to place `target`; unchanged where there is no such place."""
     if not (0 <= index < len(items) and 0 <= target < len(items)):
         return items
     reordered = list(items)
     reordered.insert(target, reordered.pop(index))
     return tuple(reordered)
+
+
+def renumbering(before: tuple[MediaItem, ...], after: tuple[MediaItem, ...]) -> dict[str, str | None]:
+    """Old prompt tags to new ones where a change of the tray changed them; None for tags of what was removed.
+
+    Nothing is renumbered for a tray of which no item was kept: it was replaced, not rearranged.
+    """
+    if not {item.key for item in before} & {item.key for item in after}:
+        return {}
+    now = dict(zip((item.key for item in after), tags(after), strict=True))
+    changed: dict[str, str | None] = {}
+    for item, old in zip(before, tags(before), strict=True):
+        new = now.get(item.key, (None,) * len(old))
+        changed |= {was: to for was, to in zip(old, new, strict=True) if was != to}
+    return changed
+
+
+def used_s(item: MediaItem) -> float:
+    """Seconds of a clip or sound that will be used, 0 when unknown."""
+    return max(limits.used_length_s(_reference(item), item.report.duration_s) or 0.0, 0.0)
+
+
+def faults(items: tuple[MediaItem, ...]) -> tuple[tuple[Problem, ...], ...]:
+    """What is wrong with each item of the tray by itself, in their order."""
+    request = GenerationRequest(prompt="a prompt", references=tuple(_reference(item) for item in items))
+    found = limits.validate(request, {item.path: item.report for item in items})
+    return tuple(
+        tuple(problem for problem in found if problem.field == f"references[{index}]") for index in range(len(items))
+    )
+
+
+def fitted(item: MediaItem) -> MediaItem:
+    """A clip that is longer than any reference may be starts with its first seconds chosen, to be moved by hand."""
+    seconds = item.report.duration_s or 0.0
+    if item.report.kind is ReferenceKind.IMAGE or seconds <= limits.MAX_CLIP_S + limits.CLIP_TOLERANCE_S:
+        return item
+    return dataclasses.replace(item, length_s=limits.MAX_CLIP_S)
 
 
 def trim(item: MediaItem, field: str, text: str) -> MediaItem:
@@ -210,15 +258,13 @@ def trim(item: MediaItem, field: str, text: str) -> MediaItem:
 def _references(values: PanelValues) -> tuple[Reference, ...]:
     if values.mode is not Mode.REFERENCES:
         return ()
-    return tuple(
-        Reference(
-            path=item.path,
-            kind=item.report.kind,
-            start_s=item.start_s if item.report.kind is not ReferenceKind.IMAGE else 0.0,
-            length_s=item.length_s if item.report.kind is not ReferenceKind.IMAGE else None,
-        )
-        for item in values.references
-    )
+    return tuple(_reference(item) for item in values.references)
+
+
+def _reference(item: MediaItem) -> Reference:
+    if item.report.kind is ReferenceKind.IMAGE:
+        return Reference(path=item.path, kind=item.report.kind)
+    return Reference(path=item.path, kind=item.report.kind, start_s=item.start_s, length_s=item.length_s)
 
 
 def _num_frames(duration_s: float | None, problems: list[Problem]) -> int:

@@ -1,6 +1,6 @@
 """Media on the page: files that were dropped, keyframe cards, the reference tray, and media of stored jobs.
 
-It probes through the backend and keeps nothing; the items live in the tab's state.
+It looks at files through the backend and keeps nothing; the items live in the tab's state.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from backend.errors import InvalidRequest, MediaRefused, Problem
 from backend.jobs.records import JobRecord
 from h3ui import form
 from h3ui.board import Panels
+from h3ui.context_ir.tags import renumber
 from h3ui.form import MediaItem, Mode, StoredValues
 from h3ui.panels import keyframes, references
 
@@ -35,8 +36,12 @@ class Uploads:
         self.panels = panels
 
     def probe(self, path: str | Path, *, keyframe: bool = False) -> MediaItem:
-        """A dropped file with its report, by the rules of a reference or a keyframe. Raises MediaRefused."""
-        return MediaItem(path=Path(path), report=self.backend.probe(Path(path), keyframe=keyframe))
+        """A dropped file with its report and small pictures, by the rules of a reference or a keyframe.
+
+        Raises MediaRefused.
+        """
+        report, glimpse = self.backend.glimpse(Path(path), keyframe=keyframe)
+        return form.fitted(MediaItem(path=Path(path), report=report, glimpse=glimpse))
 
     def drop_frame(self, name: str, path: str | None) -> Updates:
         """A file fell into a keyframe's slot."""
@@ -68,38 +73,50 @@ class Uploads:
             slot.card: gr.update(value=keyframes.card_html(name, item), visible=item is not None),
         }
 
-    def drop_references(self, paths: list[str] | None, items: tuple[MediaItem, ...]) -> Updates:
-        """Files fell into the tray: probe each, keep the good ones, say why not of the others."""
+    def look_at(self, paths: list[str] | None) -> Updates:
+        """Files fell into the tray: look at each, which takes a moment; `arrive` puts them into the tray of then."""
         p = self.panels.references
         if not paths:
-            return gr.skip()
-        added, refusals = list(items or ()), []
+            return {p.arrived: ((), ()), p.drop: gr.skip()}
+        good, refusals = [], []
         for path in paths:
             try:
-                added.append(self.probe(path))
+                good.append(self.probe(path))
             except MediaRefused as error:
                 refusals.append(error.problem)
-        kept = tuple(added)
-        return {p.items: kept, p.tray: references.tray_html(kept, refusals), p.drop: gr.update(value=None)}
+        return {p.arrived: (tuple(good), tuple(refusals)), p.drop: gr.update(value=None)}
+
+    def arrive(self, arrived: tuple[Any, Any], items: tuple[MediaItem, ...]) -> Updates:
+        """What `look_at` found joins the tray as it is now, perhaps changed meanwhile; refusals are said."""
+        p = self.panels.references
+        good, refusals = arrived
+        if not good and not refusals:
+            return gr.skip()
+        kept = (*(items or ()), *good)
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals), p.arrived: ((), ())}
 
     def edit_tray(self, event: gr.EventData, items: tuple[MediaItem, ...]) -> Updates:
         """Move, trim or remove a reference."""
         p = self.panels.references
         did = clicked(event)
-        index = int(did.get("index", -1))
-        kept, refusals = tuple(items or ()), []
-        if not 0 <= index < len(kept):
+        before = tuple(items or ())
+        index = form.find(before, did.get("item", ""))
+        if index is None:
             return gr.skip()
-        if did["action"] in ("up", "down"):
-            kept = form.move(kept, index, -1 if did["action"] == "up" else 1)
-        elif did["action"] == "remove":
-            kept = kept[:index] + kept[index + 1 :]
-        elif did["action"] == "trim":
-            try:
-                kept = (*kept[:index], form.trim(kept[index], did["field"], did["value"]), *kept[index + 1 :])
-            except InvalidRequest as error:
-                refusals = list(error.problems)
+        kept, refusals = before, []
+        try:
+            kept = _edited(before, index, did)
+        except InvalidRequest as error:
+            refusals = list(error.problems)
         return {p.items: kept, p.tray: references.tray_html(kept, refusals)}
+
+    def follow(self, prompt: str, items: tuple[MediaItem, ...], known: tuple[MediaItem, ...]) -> tuple[Any, Any]:
+        """The prompt with tags that name the same files as before, and the tray it was written for from now on.
+
+        `known` is the tray that the tags meant. A tray that was replaced as a whole brought its own prompt along.
+        """
+        followed = renumber(prompt or "", form.renumbering(known or (), items or ()))
+        return gr.skip() if followed == (prompt or "") else followed, items
 
     def fill(self, record: JobRecord, stored: StoredValues) -> Updates:
         """Show the media of a stored job, copied to where this page may show them; what is gone is said."""
@@ -112,7 +129,8 @@ class Uploads:
         for reference in stored.references:
             item = self._reuse(record, reference.path, lost)
             if item is not None:
-                items.append(dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s))
+                part = {"start_s": reference.start_s, "length_s": reference.length_s}
+                items.append(item if item.report.kind == "image" else dataclasses.replace(item, **part))
         return updates | {p.items: tuple(items), p.tray: references.tray_html(tuple(items), lost)}
 
     def add_reference(self, path: Path, items: tuple[MediaItem, ...], *, name: str = "") -> Updates:
@@ -169,6 +187,25 @@ class Uploads:
             gone = Problem(field=shown, value="", rule="is not there any more", way_out=str(error.strerror))
             raise MediaRefused(gone) from error
         return self.probe(target, keyframe=keyframe)
+
+
+def _edited(items: tuple[MediaItem, ...], index: int, did: dict[str, str]) -> tuple[MediaItem, ...]:
+    """`items` after what was `did` to the one at `index`. Raises InvalidRequest where a number was none."""
+    match did.get("action"):
+        case "up" | "down":
+            return form.move(items, index, index + (-1 if did["action"] == "up" else 1))
+        case "move":
+            target = did.get("to", "")
+            return form.move(items, index, int(target)) if target.isdecimal() and len(target) < 4 else items
+        case "remove":
+            return items[:index] + items[index + 1 :]
+        case "trim":
+            item = items[index]
+            for field in ("start", "length"):
+                if field in did:
+                    item = form.trim(item, field, did[field])
+            return (*items[:index], item, *items[index + 1 :])
+    return items
 
 
 def clicked(event: gr.EventData) -> dict[str, str]:

@@ -5,17 +5,18 @@ It knows the fields; the arithmetic is `backend.limits`, asked through the backe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from backend import limits
-from h3ui import markup
+from h3ui import markup, render
 from h3ui.form import DURATION_STEP_S, RATIO_CHOICES, Size
 
 if TYPE_CHECKING:
-    from backend.api import Plan
+    from backend.api import Forecast, Plan
 
 SIZE_CHOICES = (("Automatic", Size.AUTO.value), ("Custom", Size.CUSTOM.value))
 
@@ -31,6 +32,17 @@ class CanvasPanel:
     height: gr.Number
     duration: gr.Number
     plan: gr.HTML
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeOption:
+    """A canvas (px) of the chosen shape that can be had by a click, and what it costs."""
+
+    name: str
+    width: int
+    height: int
+    cost: Forecast
+    chosen: bool
 
 
 def build() -> CanvasPanel:
@@ -58,18 +70,44 @@ def build() -> CanvasPanel:
     with gr.Row(visible=False, elem_classes="fields") as custom:
         width = gr.Number(label="Width in pixels", value=1344, precision=0, elem_id="width", min_width=120)
         height = gr.Number(label="Height in pixels", value=768, precision=0, elem_id="height", min_width=120)
-    plan = gr.HTML("", apply_default_css=False, elem_id="plan")
+    plan = gr.HTML("", js_on_load=markup.CLICKS, apply_default_css=False, elem_id="plan")
     return CanvasPanel(ratio=ratio, size=size, custom=custom, width=width, height=height, duration=duration, plan=plan)
 
 
-def plan_html(made: Plan) -> str:
-    """Exactly what will be made, and what the backend wants to say about it."""
-    told = (
+def sizes_html(options: Sequence[SizeOption]) -> str:
+    """Canvases of the chosen shape to pick from, with pixels, tokens and time."""
+    buttons = "".join(
+        f'<button type="button" data-action="size" data-width="{option.width}" data-height="{option.height}" '
+        f'aria-pressed="{"true" if option.chosen else "false"}"><span>{option.name}</span>'
+        f'<b>{option.width} × {option.height}</b><span class="muted">{_tokens(option.cost)}</span>'
+        f'<span class="muted">{_time(option.cost)}</span></button>'
+        for option in options
+    )
+    return f'<div class="sizes" role="group" aria-label="Sizes of this shape">{buttons}</div>' if buttons else ""
+
+
+def plan_html(made: Plan, asked_s: float | None = None, cost: Forecast | None = None) -> str:
+    """Exactly what will be made, what a typed duration became, what it costs, and what the backend wants to say."""
+    told = [
         f"<b>{made.width} × {made.height}</b>",
         f"<b>{made.num_frames}</b> frames",
         f"<b>{made.duration_s:.2f} s</b> at 24 fps",
         f"<b>{made.num_forwards}</b> forwards",
-    )
+    ]
+    costs = []
+    if asked_s is not None and abs(asked_s - made.duration_s) >= 0.005:
+        costs.append(f"{asked_s:g} s becomes {made.num_frames} frames, {made.duration_s:.3f} s")
+    if cost is not None:
+        costs += [f"{_tokens(cost)} a forward", f"{_time(cost)} in all"]
     warned = "".join(markup.note(notice, "warn") for notice in made.notices)
     shown = " · ".join(f"<span>{part}</span>" for part in told)
-    return f'<div class="plan" aria-live="polite"><span class="muted">Will make</span> {shown}</div>{warned}'
+    below = f'<div class="costs">{"".join(f"<span>{part}</span>" for part in costs)}</div>' if costs else ""
+    return f'<div class="plan" aria-live="polite"><span class="muted">Will make</span> {shown}{below}</div>{warned}'
+
+
+def _tokens(cost: Forecast) -> str:
+    return f"{cost.shape.rows:,} tokens"
+
+
+def _time(cost: Forecast) -> str:
+    return f"about {render.duration(cost.total_s)}"

@@ -6,10 +6,12 @@ It knows two slots; whether a picture fits the model is said by the backend's re
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import gradio as gr
 
 from backend.errors import Problem
+from backend.types import MediaReport
 from h3ui import markup
 from h3ui.form import MediaItem
 from h3ui.panels import media
@@ -57,14 +59,34 @@ def _slot(name: str) -> Slot:
     return Slot(drop=drop, card=card, item=item)
 
 
-def card_html(name: str, item: MediaItem | None, refusal: Problem | None = None) -> str:
-    """The picture with its report, or why it was refused; empty without either."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCanvas:
+    """A keyframe as the job would hand it to the model: the picture, and what was done to get there."""
+
+    picture: Path
+    report: MediaReport
+
+
+def card_html(
+    name: str, item: MediaItem | None, refusal: Problem | None = None, on_canvas: OnCanvas | None = None
+) -> str:
+    """The picture as the model will see it with its report, or why it was refused; empty without either.
+
+    Until it was put on the canvas (`on_canvas` None) the file's own poster is shown.
+    """
     if refusal:
         return markup.problems([refusal], title=f"{TITLES[name]} cannot be used")
     if item is None:
         return ""
     remove = markup.button(f"Remove {TITLES[name].lower()}", "remove", symbol="close", kind="icon", slot=name)
+    shown, told = media.thumbnail(item), media.report_html(item.report)
+    if on_canvas is not None:
+        report = on_canvas.report
+        label = f"{TITLES[name]} as the model will see it"
+        shown = f'<img src="{markup.text(media.url(on_canvas.picture))}" alt="{label}" data-seen="{name}">'
+        size = f"{report.prepared_width} × {report.prepared_height}"
+        told = f'<div class="on-canvas"><span>The model sees</span><b>{size}</b></div>{media.report_html(report)}'
     return (
-        f'<figure class="frame-card">{media.thumbnail(item)}{remove}<figcaption><b>{TITLES[name]}</b>'
-        f'<div class="name">{markup.text(item.path.name)}</div>{media.report_html(item.report)}</figcaption></figure>'
+        f'<figure class="frame-card"><div class="seen">{shown}</div>{remove}<figcaption><b>{TITLES[name]}</b>'
+        f'<div class="name" translate="no">{markup.text(item.path.name)}</div>{told}</figcaption></figure>'
     )

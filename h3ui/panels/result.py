@@ -15,6 +15,7 @@ from backend.jobs.records import JobRecord, JobState
 from backend.types import FPS, PREVIEW_NAME, STREAM_NAME
 from h3ui import markup, render
 from h3ui.command import command_line
+from h3ui.panels.sampling import DRAFT
 from h3ui.render import JobView
 
 STAGE = '<div class="screen"></div><p class="caption num"></p>'
@@ -159,6 +160,7 @@ def player_html(record: JobRecord, view: JobView, token: str) -> str:
     name = f"h3-{record.id}.mp4"
     buttons = (
         markup.link("Download", source, symbol="download", download=name)
+        + (markup.button("Make the final", "final", symbol="plus", job=record.id) if record.quality == DRAFT else "")
         + markup.button("Use these settings", "settings", symbol="settings", job=record.id)
         + markup.button("Another seed", "reseed", symbol="dice", job=record.id)
         + markup.link("Details", file_url(record, "video.json", token), symbol="info", download=f"h3-{record.id}.json")

@@ -15,11 +15,12 @@ from backend.presets import QualityPreset
 from h3ui import markup
 
 DEFAULT_QUALITY = "standard"
+DRAFT = "draft"  # presets/quality/draft.toml
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingPanel:
-    """Components of sampling."""
+    """Components of sampling; `draft` submits a draft of what is on the page, and stands beside the button Generate."""
 
     quality: gr.Radio
     about: gr.HTML
@@ -27,6 +28,7 @@ class SamplingPanel:
     seed: gr.Textbox
     dice: gr.Button
     random: gr.Button
+    draft: gr.Button
 
 
 def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> SamplingPanel:
@@ -54,7 +56,10 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
             with gr.Row(elem_classes="seed-buttons"):
                 dice = gr.Button("New number", size="sm", elem_id="dice", min_width=60)
                 random = gr.Button("Random", size="sm", elem_id="random-seed", min_width=60)
-    return SamplingPanel(quality=quality, about=about, steps=steps, seed=seed, dice=dice, random=random)
+    draft = gr.Button(
+        "Draft first", size="lg", elem_id="draft-first", min_width=120, visible=DRAFT in qualities, render=False
+    )
+    return SamplingPanel(quality=quality, about=about, steps=steps, seed=seed, dice=dice, random=random, draft=draft)
 
 
 def about_html(preset: QualityPreset) -> str:

@@ -158,10 +158,10 @@ def test_a_stored_request_fills_the_panels_and_makes_the_same_request_again(tmp_
 
 def test_moving_keeps_everything_and_stops_at_the_ends(tmp_path):
     a, b, c = (item(tmp_path, f"{name}.png") for name in "abc")
-    assert form.move((a, b, c), 2, -1) == (a, c, b)
+    assert form.move((a, b, c), 2, 1) == (a, c, b)
     assert form.move((a, b, c), 0, 1) == (b, a, c)
     assert form.move((a, b, c), 0, -1) == (a, b, c)
-    assert form.move((a, b, c), 2, 1) == (a, b, c)
+    assert form.move((a, b, c), 2, 3) == (a, b, c)
 
 
 def test_trim_reads_numbers_as_people_type_them(tmp_path):

@@ -209,7 +209,8 @@ def test_dropped_files_are_probed_kept_or_refused(studio, tmp_path):
     for path in (good, bad, sound):
         path.write_bytes(b"data")
     p = studio.board
-    updates = studio.handlers.uploads.drop_references([str(good), str(bad)], ())
+    looked = studio.handlers.uploads.look_at([str(good), str(bad)])
+    updates = studio.handlers.uploads.arrive(looked[p.references.arrived], ())
     assert [item.path for item in updates[p.references.items]] == [good]
     assert "is no picture" in updates[p.references.tray]
     refused = studio.handlers.uploads.drop_frame("first", str(sound))

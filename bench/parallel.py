@@ -26,7 +26,7 @@ from backend.h3 import decode
 from backend.presets import Parallel, RuntimeOptions
 from backend.runtime.attention import choose
 from backend.runtime.kernels import choose_kernels, triton_or_reason
-from backend.runtime.parallel import conditioner
+from backend.runtime.parallel import conditioner, overlap
 from backend.runtime.parallel.group import form
 from backend.runtime.parallel.ranks import Exchange, OneRank, SharedTrunk
 from backend.runtime.parallel.vae import TileShare
@@ -45,6 +45,7 @@ PARTS = {
     "decode": 45,
     "encode": 25,
     "mapped": 45,
+    "travel": 10,
     "fsdp": 50,
     "tensor": 50,
     "single": 20,
@@ -140,7 +141,8 @@ class _Bench:
             self.whole = None
         _free()
         try:
-            {"stock": self.stock, "decode": self.tiles, "encode": self.encode}.get(name, lambda: self.ours(name))()
+            own = {"stock": self.stock, "decode": self.tiles, "encode": self.encode, "travel": self.travel}
+            own.get(name, lambda: self.ours(name))()
         except (RuntimeError, ValueError, Unavailable) as error:
             # Peers that did not fail wait in a collective until it times out, and then end this program.
             self._say(f"{name}: {type(error).__name__}: {str(error).strip().splitlines()[:1]}")
@@ -151,7 +153,7 @@ class _Bench:
 
     def content(self) -> dict[str, Any]:
         """Everything that is kept; `speedup` is against one rank of ours, and so are differences."""
-        for row in self.rows:
+        for row in (each for each in self.rows if "sent_gb_s" not in each):
             first = {"decode": "decode, one rank", "encode": "encode, one rank"}.get(row["what"][:6], REFERENCE)
             alone = self._seconds(first, row["shape"])
             row["speedup"] = round(alone / row["median_s"], 3) if alone else None
@@ -162,7 +164,8 @@ class _Bench:
             "what": f"forwards, encoding and decoding over {self.size} ranks, random weights, one run",
             "environment": report.environment(self.device) | {"ranks": self.size, "nvlink_multicast": "off"},
             "dtype": str(self.dtype),
-            "note": f"'{REFERENCE}' runs on every GPU at the same time; differences are to it",
+            "note": f"'{REFERENCE}' runs on every GPU at the same time, and differences are to it. "
+            "Mapped exchanges hold 16 * rows * heads * head_dim / ranks bytes beside the peak.",
             "estimate": self._estimate(),
             "notices": self.notices,
             "rows": self.rows,
@@ -232,6 +235,7 @@ class _Bench:
         group = form(self.rank, self.size, Parallel(ulysses_degree=self.size)).world
         shared = TileDecoder(0, self._say, TileShare(group))
         alone = TileDecoder(0, self._say)
+        expected = None
         for label, tiles in (("decode, one rank", alone), (f"decode, tiles over {self.size}", shared)):
             row = report.timed(
                 lambda tiles=tiles: list(self._decoded(vae, latents, tiles, tiles is shared)),
@@ -240,37 +244,50 @@ class _Bench:
             )
             frames = row.pop("result")
             if self.rank == 0:
-                self.results[(label, shape.name)] = torch.cat(frames)
+                video = torch.cat(frames)
+                expected = video if expected is None else expected
+                row |= report.difference(expected, video)
             self._row(row, shape.name, (label, "triton" if ops is not None else "eager"))
 
     def encode(self) -> None:
         """A prompt of 300 tokens: the conditioner on one rank that tells the others, then divided among all."""
-        prompts = [torch.randint(0, 500, (1, models.TEXT_ROWS), device=self.device) for _ in range(3)]
-        for size, label in ((1, "encode, one rank"), (self.size, f"encode, divided by {self.size}")):
-            _free()
-            parallel = Parallel(ulysses_degree=self.size, conditioner_tensor_parallel=size)
-            groups = form(self.rank, self.size, parallel)
-            text_encoder = models.conditioner(self.device, self.dtype, self.options.tiny)
-            try:
-                conditioner.share(text_encoder, models.conditioner_layer(self.options.tiny), groups, self.dtype)
-            except Unavailable as reason:
-                self._say(f"{label}: {reason}")
-                continue
-            dist.broadcast(prompts[0], src=0)
+        tokens = torch.randint(0, 500, (1, models.TEXT_ROWS), device=self.device)
+        dist.broadcast(tokens, src=0)
+        self._encode(tokens, 1, "encode, one rank")
+        _free()
+        self._encode(tokens, self.size, f"encode, divided by {self.size}")
 
-            def run(text_encoder: Any = text_encoder) -> Tensor:
-                tokens = prompts[0]
-                out = text_encoder.model(
-                    input_ids=tokens,
-                    attention_mask=torch.ones_like(tokens),
-                    mm_token_type_ids=torch.zeros_like(tokens),
-                    use_cache=False,
+    def _encode(self, tokens: Tensor, size: int, what: str) -> None:
+        groups = form(self.rank, self.size, Parallel(ulysses_degree=self.size, conditioner_tensor_parallel=size))
+        text_encoder = models.conditioner(self.device, self.dtype, self.options.tiny)
+        conditioner.share(text_encoder, models.conditioner_layer(self.options.tiny), groups, self.dtype)
+        inputs = {
+            "input_ids": tokens,
+            "attention_mask": torch.ones_like(tokens),
+            "mm_token_type_ids": torch.zeros_like(tokens),
+        }
+        row = report.timed(lambda: text_encoder.model(**inputs, use_cache=False), self.device, warm=2, repeats=5)
+        self.results[(what, "300 tokens")] = row.pop("result").last_hidden_state.cpu()
+        self._row(row, "300 tokens", (what, "transformers"))
+
+    def travel(self) -> None:
+        """The exchanges of one block alone: packed queries, keys and values, then results; by both ways of travel."""
+        shape, config = self.shapes[-1], models.TINY_TRANSFORMER if self.options.tiny else {}
+        heads = config.get("num_attention_heads", 56) // self.size
+        rows = -(-sum(case_rows(shape)) // self.size)
+        group = form(self.rank, self.size, Parallel(ulysses_degree=self.size)).ulysses
+        ways: dict[str, overlap.Travel] = {"collective": overlap.CollectiveTravel(group)}
+        if overlap.reach(group, self.device):
+            ways["copy engines"] = overlap.MappedTravel(group, self.device)
+        for name, way in ways.items():
+            for what, count in (("queries, keys and values", 3), ("results", 1)):
+                parts = torch.randn((self.size, rows, count, heads, 128), device=self.device).to(self.dtype)
+                row = report.timed(
+                    lambda parts=parts, way=way, what=what: way.start(what, list(parts))(), self.device, repeats=10
                 )
-                return out.last_hidden_state
-
-            row = report.timed(run, self.device, warm=2, repeats=5)
-            self.results[(label, "300 tokens")] = row.pop("result").cpu()
-            self._row(row, "300 tokens", (label, "transformers"))
+                del row["result"]
+                sent = parts[0].nbytes * (self.size - 1)
+                self._row(row | {"sent_gb_s": round(sent / row["median_s"] / 1e9, 1)}, shape.name, (what, name))
 
     def _decoded(self, vae: nn.Module, latents: Tensor, tiles: TileDecoder, together: bool) -> Iterator[Tensor]:
         if self.rank == 0:

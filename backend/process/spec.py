@@ -71,4 +71,5 @@ class FleetSpec:
             "TRITON_CACHE_DIR": str(cache / "triton"),
             "GLOO_SOCKET_IFNAME": "lo",  # ranks of one fleet share a host
             "NCCL_NVLS_ENABLE": "0",  # performance.md 4: leave NVLink multicast off
+            "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
         }

@@ -79,19 +79,22 @@ class MappedTravel:
         turn = self._turns[name] = 1 - self._turns.get(name, 1)
         handle, rooms = self._room((name, turn), (self._group.size, *some.shape), some.dtype)
         me = self._group.rank
-        now = torch.cuda.current_stream(self._device)
-        self._beside.wait_stream(now)
+        own = parts[me]
+        if own is not None:
+            rooms[me][me].copy_(own)
+        # Packed before, not beside, what comes next: attention leaves no processor for it.
+        send = [part.contiguous() if part is not None and place != me else None for place, part in enumerate(parts)]
+        self._beside.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._beside):
-            for place, part in enumerate(parts):
-                if part is not None and place != me:
-                    rooms[place][me].copy_(part.contiguous())  # contiguous on both sides: a copy engine does it
+            for place, part in enumerate(send):
+                if part is not None:
+                    rooms[place][me].copy_(part)  # contiguous on both sides: a copy engine does it
             handle.barrier(channel=0)  # everything has arrived everywhere
-            own = parts[me]
-            if own is not None:
-                rooms[me][me].copy_(own)
+        arrived = self._beside.record_event()
 
         def wait() -> Tensor:
-            torch.cuda.current_stream(self._device).wait_stream(self._beside)
+            torch.cuda.current_stream(self._device).wait_event(arrived)
+            send.clear()  # until now the copies read it
             return rooms[me]
 
         return wait

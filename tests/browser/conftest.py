@@ -44,6 +44,7 @@ class Server:
 
     url: str
     process: subprocess.Popen[str]
+    data: Path
 
 
 @pytest.fixture(scope="module")  # not the session: Playwright keeps an event loop in this thread while it is open
@@ -63,7 +64,7 @@ def server(tmp_path_factory, tiny_checkpoint) -> Iterator[Server]:
     process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         _await_port(port, process, data / "server.log")
-        yield Server(url=f"http://127.0.0.1:{port}", process=process)
+        yield Server(url=f"http://127.0.0.1:{port}", process=process, data=data / "data")
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0, (data / "server.log").read_text()[-3000:]
     finally:

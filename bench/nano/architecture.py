@@ -121,11 +121,22 @@ def transformer() -> MiniMaxH3Transformer3DModel:
 
 def released_dtypes(model: nn.Module) -> nn.Module:
     """`model` as the release stores it: float32 where its class pins it, bfloat16 elsewhere; in place."""
-    pinned = tuple(model._keep_in_fp32_modules or ())  # type: ignore[arg-type, operator]
+    kept = released_state(model)
     for name, parameter in model.named_parameters():
-        if not any(part in name.split(".") for part in pinned):
-            parameter.data = parameter.data.to(torch.bfloat16)
+        parameter.data = kept[name]
     return model
+
+
+def released_state(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The model's state in the types of the release, `model` untouched."""
+    pinned = tuple(model._keep_in_fp32_modules or ())  # type: ignore[arg-type, operator]
+    parameters = {name for name, _ in model.named_parameters()}
+    return {
+        name: value.to(torch.bfloat16)
+        if name in parameters and not any(part in name.split(".") for part in pinned)
+        else value
+        for name, value in model.state_dict().items()
+    }
 
 
 def stored_bytes(model: nn.Module) -> int:

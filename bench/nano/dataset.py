@@ -5,7 +5,9 @@ Draws and encodes clips with the trained VAEs and groups prompts by their layout
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -34,7 +36,6 @@ class Encoders:
     audio_vae: Any
     conditioner: Any
     presenter: conditioner.Presenter
-    activate: fast_encoder.Activate = fast_encoder.activate
 
     @property
     def device(self) -> torch.device:
@@ -48,7 +49,7 @@ class Encoders:
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda"):
             for start in range(0, image.shape[2], CLIP):
                 pixels = normalize(image[:, :, start : start + CLIP])
-                parts.append(self.vae.quant_conv(fast_encoder.encode(self.vae.encoder, pixels, self.activate)))
+                parts.append(self.vae.quant_conv(fast_encoder.encode(self.vae.encoder, pixels)))
         mean, logvar = torch.cat(parts, dim=2).float().chunk(2, dim=1)
         center, scale = _statistics(self.vae, (1, -1, 1, 1, 1), mean)
         return (mean - center) / scale, torch.exp(0.5 * logvar.clamp(-30, 20)) / scale
@@ -77,11 +78,15 @@ def _statistics(vae: Any, shape: tuple[int, ...], like: Tensor) -> tuple[Tensor,
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a shard is made of: a canvas (width, height) in pixels, a length and how many clips."""
+    """What a shard is made of: a canvas (width, height) in pixels, a length and how many clips.
+
+    At most so many: no more are drawn after `until`, a moment of `time.monotonic()`.
+    """
 
     canvas: Canvas
     num_frames: int
     clips: int
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
     canvas, num_frames = wanted.canvas, wanted.num_frames
     clips = training_clips(rng, wanted.clips, num_frames)
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for some, image in _drawn(clips, canvas, encoders.device):
+    for some, image in _drawn(clips, wanted, encoders.device):
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
         parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
         parts["first"].append(encoders.condition(image[:, :, :1]))
@@ -142,6 +147,7 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
         parts["pixels"].append((ends * 255).round().to(torch.uint8))
     rows = {name: torch.cat(values) for name, values in parts.items()}
     pixels = rows.pop("pixels")
+    clips = clips[: len(pixels)]
 
     entries: Entries = defaultdict(list)
     merged = (canvas[0] // 32) * (canvas[1] // 32)
@@ -185,7 +191,7 @@ def reference_shard(
     ]
     films = [film_of(clip, rng, reference_frames) for clip in clips]
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for some, image in _drawn(clips, canvas, encoders.device):
+    for some, image in _drawn(clips, wanted, encoders.device):
         start = sum(len(part) for part in parts["video"])
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
         parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
@@ -205,7 +211,7 @@ def reference_shard(
     pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
 
     entries: Entries = defaultdict(list)
-    for index, (clip, case) in enumerate(zip(clips, cases, strict=True)):
+    for index, (clip, case) in enumerate(zip(clips[: len(pixels)], cases[: len(pixels)], strict=True)):
         for _ in range(2):
             shown_as = present(encoders.presenter, clip, case, rng, canvas, reference_frames)
             entries[case, shown_as.tags].append((index, shown_as.ids))
@@ -279,14 +285,18 @@ def sound_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
     return replace(other, note=clip.note, place=1, drone=0)
 
 
-def _drawn(clips: list[Clip], canvas: Canvas, device: torch.device) -> Iterator[tuple[list[Clip], Tensor]]:
+def _drawn(clips: list[Clip], wanted: Wanted, device: torch.device) -> Iterator[tuple[list[Clip], Tensor]]:
     """Clips and their frames in 0..1, as many at a time as 3 GB of float32 hold."""
-    pixels = clips[0].num_frames * canvas[0] * canvas[1]
+    pixels = clips[0].num_frames * wanted.canvas[0] * wanted.canvas[1]
     size = max(1, int(2.5e8 // (pixels * 3))) if device.type == "cuda" else 4
     for start in range(0, len(clips), size):
         some = clips[start : start + size]
         batch = world.Batch(some, device)
-        yield some, world.draw(batch, world.frame_times(batch, 0, some[0].num_frames), *canvas)
+        yield some, world.draw(batch, world.frame_times(batch, 0, some[0].num_frames), *wanted.canvas)
+        if device.type == "cuda":
+            torch.cuda.synchronize()  # or the clock would not see what is still to do
+        if time.monotonic() > wanted.until:
+            return
 
 
 def _embedded(
@@ -296,8 +306,8 @@ def _embedded(
     clip = torch.tensor([index for index, _ in found], device=device)
     ids = torch.tensor([tokens for _, tokens in found], device=device)
     parts = []
-    for start in range(0, len(found), 256):
-        some = slice(start, start + 256)
+    for start in range(0, len(found), 1024):
+        some = slice(start, start + 1024)
         shown = None if images is None else images[clip[some]]
         seen = None if films is None else films[clip[some]][:, None]
         parts.append(conditioner.embed(encoders.conditioner, ids[some], shown, seen).to(torch.bfloat16))

@@ -1,14 +1,14 @@
 """Train the audio VAE on pieces of one channel: the world's sounds, and some free tones so that others pass too.
 
 `python -m bench.nano.train_audio_vae --out FOLDER [--resume FOLDER] --minutes 3` writes `audio_vae.safetensors`:
-averaged weights, with the latents' statistics in its notes.
+averaged weights, with the latents' statistics in its notes. `--freeze-encoder` keeps the latents,
+as the video VAE's does.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,29 +28,41 @@ _SPECTRAL = 0.1
 _NOISE = 0.05  # of the latents' own size, as the video VAE's
 
 
-def sample_batch(rng: random.Random, size: int, device: torch.device, free: float = 0.1, times: int = 1) -> Tensor:
-    """Pieces `(size, 1, times * PIECE)` within -1..1; a share of `free` are tones of any pitch with a little noise."""
-    length = times * PIECE
-    clips = [world.sample(rng) for _ in range(size)]
-    waves = sound.sound(world.Batch(clips, device), 224, 128)
-    pieces = []
-    for row in range(size):
-        start = rng.randrange((waves.shape[2] - length) // sound.LATENT_SAMPLES + 1) * sound.LATENT_SAMPLES
-        # A reference may start anywhere, so some pieces ignore the latents' grid.
-        start += rng.randrange(sound.LATENT_SAMPLES) if rng.random() < free else 0
-        start = min(start, waves.shape[2] - length)
-        pieces.append(waves[row, rng.randrange(2), start : start + length])
-    batch = torch.stack(pieces)
-    count = int(size * free)
-    if count:
-        seconds = torch.arange(length, device=device) / sound.SAMPLE_RATE
-        hertz = torch.tensor([[100 * 12 ** rng.random()] for _ in range(count)], device=device)
-        level = torch.tensor([[rng.uniform(0.05, 0.5)] for _ in range(count)], device=device)
-        second = torch.tensor([[rng.uniform(0, 0.6)] for _ in range(count)], device=device)
-        angle = 2 * torch.pi * (hertz * seconds + torch.rand(count, 1, device=device))
-        noise = torch.randn(count, length, device=device) * 0.004
-        batch[:count] = (level * (torch.sin(angle) + second * torch.sin(2 * angle)) + noise).clamp(-1, 1)
-    return batch[:, None]
+class Pool:
+    """Channels of whole clips' sounds on the GPU, and pieces of them; drawn from `rng`."""
+
+    def __init__(self, rng: random.Random, clips: int, device: torch.device) -> None:
+        self._device = device
+        parts = []
+        for start in range(0, clips, 64):
+            some = [world.sample(rng) for _ in range(min(64, clips - start))]
+            parts.append(sound.sound(world.Batch(some, device), 224, 128).flatten(0, 1))
+        self._waves = torch.cat(parts)
+
+    def batch(self, size: int, free: float = 0.1, times: int = 1) -> Tensor:
+        """Pieces `(size, 1, times * PIECE)` within -1..1; a share of `free` are tones of any pitch with a little noise.
+
+        As many again start anywhere, as a reference may; the others on the latents' grid.
+        """
+        device, length = self._device, times * PIECE
+        count, long = self._waves.shape
+
+        def uniform(rows: int, low: float, high: float) -> Tensor:
+            return low + (high - low) * torch.rand(rows, 1, device=device)
+
+        start = torch.randint((long - length) // sound.LATENT_SAMPLES, (size, 1), device=device) * sound.LATENT_SAMPLES
+        off = torch.randint(sound.LATENT_SAMPLES, (size, 1), device=device)
+        start = start + torch.where(uniform(size, 0, 1) < free, off, 0)
+        row = torch.randint(count, (size, 1), device=device)
+        batch = self._waves.flatten()[row * long + start + torch.arange(length, device=device)]
+        tones = int(size * free)
+        if tones:
+            seconds = torch.arange(length, device=device) / sound.SAMPLE_RATE
+            angle = 2 * torch.pi * (100 * 12 ** uniform(tones, 0, 1) * seconds + uniform(tones, 0, 1))
+            wave = torch.sin(angle) + uniform(tones, 0, 0.6) * torch.sin(2 * angle)
+            noise = torch.randn(tones, length, device=device) * 0.004
+            batch[:tones] = (uniform(tones, 0.05, 0.5) * wave + noise).clamp(-1, 1)
+        return batch[:, None]
 
 
 def spectral_loss(decoded: Tensor, wave: Tensor) -> Tensor:
@@ -94,9 +106,9 @@ def statistics(vae: Any, wave: Tensor) -> dict[str, list[float]]:
 
 
 def train(options: argparse.Namespace) -> None:
-    """One stage, bounded by `options.minutes`."""
+    """One stage, bounded by `options.minutes` and `options.deadline`."""
     device = stage.pick_device()
-    clock = stage.Clock(options.minutes, options.report_s)
+    clock = stage.Clock(options.minutes, options.report_s, options.deadline)
     torch.manual_seed(options.seed)
     vae = audio_vae().to(device)
     notes = stage.resume(options.resume, NAME, vae)
@@ -105,32 +117,52 @@ def train(options: argparse.Namespace) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
         torch.backends.cudnn.allow_tf32 = True
-    optimizer = torch.optim.AdamW(vae.parameters(), lr=options.lr, betas=(0.8, 0.98), weight_decay=0.0)
-    average = stage.Average(vae, 0.998)
-    check = sample_batch(random.Random(998), options.check, device, free=0.0)
+        torch.backends.cudnn.benchmark_limit = 4
+    if options.freeze_encoder:
+        for part in (vae.encoder, vae.pre_block, vae.mean_proj, vae.logs_proj):
+            part.requires_grad_(False)
+    trained = [parameter for parameter in vae.parameters() if parameter.requires_grad]
+    descent = stage.Descent(vae, 0.998, (0.8, 0.98), 0.0)
+    check = Pool(random.Random(998), options.check, device).batch(options.check, free=0.0)
+    pool = Pool(rng, options.pool, device)
+    print(f"{clock.elapsed_s:6.0f} s  {options.pool} sounds drawn", flush=True)
 
-    def finish() -> None:
-        average.swap()
-        quality = quality_db(vae, check)
-        found = statistics(vae, check)
-        stage.save(options.out, NAME, vae.state_dict(), {"steps": steps, "quality_db": quality, **found})
-        average.swap()
-        rate = (steps - first) / clock.elapsed_s
-        print(f"{clock.elapsed_s:6.0f} s  step {steps}  held-out {quality:.2f} dB  {rate:.2f} steps/s", flush=True)
-
-    while clock.running() and steps - first < options.max_steps:
-        times = LONG if rng.random() < 0.1 else 1
-        wave = sample_batch(rng, max(1, options.batch // times), device, options.free, times)
-        stage.set_rate(optimizer, stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
-        optimizer.zero_grad(set_to_none=True)
+    def work(wave: Tensor) -> tuple[Tensor, ...]:
         decoded, kl = round_trip(vae, wave, _NOISE)
         error = decoded - wave
         waveform = 10 * error.abs().mean() + 60 * error.pow(2).mean()
-        loss = waveform + _SPECTRAL * spectral_loss(decoded, wave) + _KL * kl
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(vae.parameters(), 1.0)
-        optimizer.step()
-        average.update()
+        (waveform + _SPECTRAL * spectral_loss(decoded, wave) + _KL * kl).backward()
+        return (error.detach().pow(2).mean() / wave.pow(2).mean(),)
+
+    recorded: dict[int, stage.Step] = {}
+    ratios: list[Tensor] = []
+
+    def finish() -> None:
+        descent.average.swap()
+        descent.clear()
+        quality = quality_db(vae, check)
+        found = statistics(vae, check)
+        if options.freeze_encoder and "latents_mean" in notes:
+            found = {key: notes[key] for key in found}
+        stage.save(options.out, NAME, vae.state_dict(), {"steps": steps, "quality_db": quality, **found})
+        descent.average.swap()
+        running = -10 * torch.log10(torch.stack(ratios).mean()) if ratios else torch.tensor(0.0)
+        rate = (steps - first) / clock.elapsed_s
+        spread = found["latents_std"]
+        print(
+            f"{clock.elapsed_s:6.0f} s  step {steps}  train {running:.2f} dB  held-out {quality:.2f} dB"
+            f"  {rate:.2f} steps/s  latents' deviation {min(spread):.2f} to {max(spread):.2f}",
+            flush=True,
+        )
+
+    while clock.running() and steps - first < options.max_steps:
+        times = LONG if rng.random() < 0.1 else 1
+        wave = pool.batch(max(1, options.batch // times), options.free, times)
+        if times not in recorded:
+            recorded[times] = stage.Step(f"pieces of {wave.shape[-1]} samples", work, trained, [wave])
+        (ratio,) = recorded[times](wave)
+        descent.step(stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
+        ratios = [*ratios[-49:], ratio.clone()]
         steps += 1
         if clock.due():
             finish()
@@ -140,17 +172,15 @@ def train(options: argparse.Namespace) -> None:
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", type=Path)
-    parser.add_argument("--minutes", type=float, default=3.0)
+    stage.common_options(parser, minutes=3.0)
     parser.add_argument("--batch", type=int, default=48)
+    parser.add_argument("--pool", type=int, default=3000, help="clips whose sounds are in memory: 1.1 MB each")
     parser.add_argument("--check", type=int, default=48)
     parser.add_argument("--free", type=float, default=0.1, help="share of free tones, and of pieces off the grid")
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--lr-end", type=float, default=1e-4)
+    parser.add_argument("--lr-end", type=float, default=5e-5)
     parser.add_argument("--seed", type=int, default=2)
-    parser.add_argument("--report-s", type=float, default=30.0)
-    parser.add_argument("--max-steps", type=int, default=10**9)
+    parser.add_argument("--freeze-encoder", action="store_true")
     train(parser.parse_args())
 
 

@@ -10,6 +10,7 @@ import argparse
 import random
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,28 +62,33 @@ def encoders_of(folder: Path, device: torch.device) -> Encoders:
         model = build(latents_mean=notes["latents_mean"], latents_std=notes["latents_std"])
         model.load_state_dict(plain.state_dict())
         models.append(model.to(device).eval().requires_grad_(False))
-    if device.type == "cuda":
-        models[0].encoder.to(memory_format=torch.channels_last_3d)
     presenter = conditioner.Presenter(Path(tempfile.mkdtemp(prefix="h3-nano-")))
     # In the type it is stored and run in: 50 layers of rounding are part of what the transformer reads.
     return Encoders(models[0], models[1], conditioner.build().to(device, torch.bfloat16), presenter)
 
 
-def make_shards(
-    task: str, encoders: Encoders, rope: Any, rng: random.Random, clips: int, only_default: bool
-) -> list[Shard]:
-    """All shards of a stage; a table line of time and size for each."""
-    table = KEYFRAME_SHARDS if task == "t2va" else REFERENCE_SHARDS
+def make_shards(options: argparse.Namespace, encoders: Encoders, rope: Any, rng: random.Random) -> list[Shard]:
+    """All shards of a stage, the others first and the default last; a line of time and size for each.
+
+    About `options.data_seconds` go to drawing and encoding, at most a third of them to the others.
+    """
+    began = time.monotonic()
+    keyframes = options.task == "t2va"
+    table = KEYFRAME_SHARDS if keyframes else REFERENCE_SHARDS
+    make = keyframe_shard if keyframes else reference_shard
     shards = []
-    for canvas, num_frames, share in table[:1] if only_default else table:
-        began = time.monotonic()
-        count = max(2, int(clips * (1.0 if only_default else share)))
-        make = keyframe_shard if task == "t2va" else reference_shard
-        shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count))
+    for index, (canvas, num_frames, share) in enumerate((*(() if options.only_default else table[1:]), table[0])):
+        last = options.only_default or index == len(table) - 1
+        until = began + options.data_seconds * (1.0 if last else 0.33)
+        if time.monotonic() > until and not last:
+            continue
+        count = max(2, int(options.clips * (1.0 if options.only_default else share)))
+        start = time.monotonic()
+        shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count, until))
         prompts = sum(len(group.clip) for group in shard.groups)
-        taken = time.monotonic() - began
         print(
-            f"{canvas} x {num_frames}: {count} clips, {prompts} prompts, {len(shard.groups)} layouts, {taken:.1f} s",
+            f"{time.monotonic() - began:6.0f} s  {canvas} x {num_frames}: {len(shard.video)} clips, {prompts} prompts,"
+            f" {len(shard.groups)} layouts, {time.monotonic() - start:.1f} s",
             flush=True,
         )
         shards.append(shard)
@@ -111,13 +117,16 @@ def loss_of(model: Any, shard: Shard, group: Group, entries: Tensor, block: pack
     return error, audio_error
 
 
-def judge(model: Any, encoders: Encoders, rng: random.Random, count: int, points: int) -> scores.Table:
-    """Score `count` held-out prompts of `t2va` at the default canvas, by the world's own detectors."""
+def judge(model: Any, encoders: Encoders, rng: random.Random, options: argparse.Namespace) -> scores.Table:
+    """Score held-out prompts of `t2va` at the default canvas, by the world's own detectors, while there is time."""
     from bench.nano import evaluate
 
+    began = time.monotonic()
     table = scores.Table()
     generator = torch.Generator("cpu").manual_seed(0)
-    for clip, prompt in evaluate.held_out_prompts(rng, count):
+    for clip, prompt in evaluate.held_out_prompts(rng, options.judge):
+        if time.monotonic() - began > options.judge_seconds:
+            break
         shown = encoders.presenter.keyframes(prompt, 0, 0)
         plan = packing.keyframe_plan(model.rope, shown.tags, (224, 128), clip.num_frames, (), encoders.device)
         text = conditioner.embed(encoders.conditioner, torch.tensor([shown.ids], device=encoders.device)).to(
@@ -128,17 +137,50 @@ def judge(model: Any, encoders: Encoders, rng: random.Random, count: int, points
         empty_audio = torch.zeros(1, 2 * packing.audio_latents(clip.num_frames), 32, device=encoders.device)
         shard = Shard((224, 128), clip.num_frames, empty_video, empty_audio, {}, (group,))
         rows = sampling.sample(
-            model, group, shard, torch.zeros(1, dtype=torch.long, device=encoders.device), points, generator
+            model, group, shard, torch.zeros(1, dtype=torch.long, device=encoders.device), options.points, generator
         )
         frames, waves = sampling.decode(encoders, shard, *rows)
         table.add(scores.judge(clip, frames[0], waves[0]))
     return table
 
 
+def pick_block(trial: Callable[[packing.Block], object], wanted: bool) -> packing.Block:
+    """The compiled block where it compiles and is faster than the plain one; says what it found."""
+    plain: packing.Block = packing.modulated_block
+    if not wanted:
+        return plain
+
+    def seconds(block: packing.Block) -> float:
+        trial(block)
+        _wait()
+        began = time.monotonic()
+        for _ in range(3):
+            trial(block)
+        _wait()
+        return (time.monotonic() - began) / 3
+
+    torch._dynamo.config.recompile_limit = 64
+    compiled: packing.Block = torch.compile(packing.modulated_block, dynamic=True)
+    began = time.monotonic()
+    try:
+        trial(compiled)
+        taken, fast, slow = time.monotonic() - began, seconds(compiled), seconds(plain)
+    except Exception as error:  # compilers fail in many ways, and none of them is worth the stage
+        print(f"no compiled block: {type(error).__name__}: {str(error)[:300]}", flush=True)
+        return plain
+    print(f"block: compiled in {taken:.1f} s, {fast * 1e3:.0f} ms a step; plain {slow * 1e3:.0f} ms", flush=True)
+    return compiled if fast < slow else plain
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def train(options: argparse.Namespace) -> None:
-    """One stage: the data, then steps until `options.minutes` are over, then a few judged samples."""
+    """One stage: the data, then steps until time is over, then a few judged samples."""
     device = stage.pick_device()
-    clock = stage.Clock(options.minutes, options.report_s)
+    clock = stage.Clock(options.minutes, options.report_s, options.deadline)
     torch.manual_seed(options.seed)
     name = "transformer" if options.task == "t2va" else "transformer_ref"
     model = architecture.transformer().to(device)
@@ -150,45 +192,43 @@ def train(options: argparse.Namespace) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     encoders = encoders_of(options.vaes, device)
-    shards = make_shards(options.task, encoders, model.rope, rng, options.clips, options.only_default)
+    print(f"{clock.elapsed_s:6.0f} s  models are there", flush=True)
+    shards = make_shards(options, encoders, model.rope, rng)
     choices = [(shard, group) for shard in shards for group in shard.groups]
     shares = [len(group.clip) * shard.video.shape[1] ** 0.5 for shard, group in choices]
-    block: packing.Block = packing.modulated_block
-    if options.compile:
-        torch._dynamo.config.recompile_limit = 64
-        block = torch.compile(packing.modulated_block, dynamic=True)
-    decayed = [parameter for parameter in model.parameters() if parameter.ndim >= 2]
-    plain = [parameter for parameter in model.parameters() if parameter.ndim < 2]
-    optimizer = torch.optim.AdamW(
-        [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
-        lr=options.lr, betas=(0.9, 0.98), fused=device.type == "cuda",
-    )  # fmt: skip
-    average = stage.Average(model, 0.9995)
+    descent = stage.Descent(model, 0.9995, (0.9, 0.98), 0.01)
     losses: list[Tensor] = []
-    began = clock.elapsed_s
 
-    def store() -> None:
-        average.swap()
-        kept = {key: value.clone() for key, value in model.state_dict().items()}
-        architecture.released_dtypes(model)
-        stage.save(options.out, name, model.state_dict(), {"steps": steps})
-        model.float()
-        model.load_state_dict(kept)
-        average.swap()
-
-    while clock.running() and steps - first < options.max_steps:
-        shard, group = rng.choices(choices, shares)[0]
+    def forward_backward(shard: Shard, group: Group, block: packing.Block) -> Tensor:
         size = max(1, min(len(group.clip), options.rows // group.plan.adaln.shape[0]))
         entries = torch.randint(len(group.clip), (size,), device=device)
-        stage.set_rate(optimizer, stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
-        optimizer.zero_grad(set_to_none=True)
+        descent.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
             error, audio_error = loss_of(model, shard, group, entries, block)
         (error + _AUDIO_WEIGHT * audio_error).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        average.update()
-        losses.append(torch.stack((error.detach(), audio_error.detach())))
+        return torch.stack((error.detach(), audio_error.detach()))
+
+    # Two layouts, so that the compiler meets its second shape before the clock counts steps.
+    trials = rng.choices(choices, shares, k=2)
+
+    def trial(block: packing.Block) -> None:
+        for choice in trials:
+            forward_backward(*choice, block)
+
+    block = pick_block(trial, options.compile)
+    began = clock.elapsed_s
+    print(f"{began:6.0f} s  {len(choices)} layouts, {sum(len(group.clip) for _, group in choices)} prompts", flush=True)
+
+    def store() -> None:
+        descent.average.swap()
+        stage.save(options.out, name, architecture.released_state(model), {"steps": steps})
+        descent.average.swap()
+
+    limit = clock.limit_s - (options.judge_seconds if options.judge and options.task == "t2va" else 0)
+    while clock.elapsed_s < limit and steps - first < options.max_steps:
+        shard, group = rng.choices(choices, shares)[0]
+        losses.append(forward_backward(shard, group, block))
+        descent.step(stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
         steps += 1
         if clock.due():
             video, audio = torch.stack(losses[-200:]).mean(0).tolist()
@@ -201,29 +241,27 @@ def train(options: argparse.Namespace) -> None:
             store()
     store()
     if options.judge and options.task == "t2va":
-        average.swap()
-        print(judge(model, encoders, random.Random(5), options.judge, options.points), flush=True)
+        descent.average.swap()
+        print(judge(model, encoders, random.Random(5), options), flush=True)
 
 
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
+    stage.common_options(parser, minutes=8.0)
     parser.add_argument("--task", choices=("t2va", "ref2va"), required=True)
     parser.add_argument("--vaes", type=Path, required=True, help="folder of video_vae and audio_vae")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--resume", type=Path)
     parser.add_argument("--start-from", type=Path, help="folder of a transformer that a first ref2va stage begins with")
-    parser.add_argument("--minutes", type=float, default=8.0)
-    parser.add_argument("--clips", type=int, default=12000)
+    parser.add_argument("--clips", type=int, default=16000, help="at most so many")
+    parser.add_argument("--data-seconds", type=float, default=75.0, help="for drawing and encoding them")
     parser.add_argument("--only-default", action="store_true", help="the default canvas and 107 frames alone")
     parser.add_argument("--rows", type=int, default=110_000, help="packed rows a step")
     parser.add_argument("--lr", type=float, default=1.2e-3)
-    parser.add_argument("--lr-end", type=float, default=2e-4)
+    parser.add_argument("--lr-end", type=float, default=1e-4)
     parser.add_argument("--judge", type=int, default=24, help="held-out prompts scored at the end")
+    parser.add_argument("--judge-seconds", type=float, default=25.0, help="kept for that")
     parser.add_argument("--points", type=int, default=12)
     parser.add_argument("--seed", type=int, default=3)
-    parser.add_argument("--report-s", type=float, default=30.0)
-    parser.add_argument("--max-steps", type=int, default=10**9)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     train(parser.parse_args())
 

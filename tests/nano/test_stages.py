@@ -30,7 +30,8 @@ def stages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("stages")
     with pytest.MonkeyPatch.context() as monkeypatch:
         common = ("--out", folder, "--minutes", "1", "--batch", "2", "--check", "2", "--max-steps", "1")
-        video = _options(train_video_vae.main, monkeypatch, *common, "--no-compile", "--canvases", "1")
+        common = (*common, "--pool", "2")
+        video = _options(train_video_vae.main, monkeypatch, *common)
         audio = _options(train_audio_vae.main, monkeypatch, *common)
         monkeypatch.setattr(train_video_vae, "CANVASES", ((SMALL, 1.0),))
         monkeypatch.setattr(train_audio_vae, "PIECE", 8 * 800)

@@ -95,7 +95,7 @@ def report(request: GenerationRequest, stage: Stage | None, plan: Plan, figures:
 def fitting(request: GenerationRequest, stage: Stage | None, plan: Plan, figures: Figures | None) -> list[str]:
     """The nearest smaller requests and other ways to run it, in words; never empty. figures: None on a CPU."""
     share = UNKNOWN if figures is None else min(LARGEST, MARGIN * figures.left / max(1, figures.needed))
-    changes = []
+    changes: list[str] = []
     # The prompt and its media do not shrink with the clip.
     if stage is not Stage.ENCODE or request.task is Task.FL2VA:
         changes += _smaller(request, share, shorter=stage is not Stage.ENCODE)

@@ -3,7 +3,15 @@ import torch
 from torch import nn
 
 from backend.presets import RuntimeOptions
-from backend.runtime.adaln_tables import Installation, ModelProjections, TableError, TableKey, build
+from backend.runtime.adaln_tables import (
+    AdaLNTables,
+    Installation,
+    ModelProjections,
+    TableError,
+    TableKey,
+    build,
+    timestep_bits,
+)
 from backend.runtime.block import fuse
 from backend.runtime.kernels import choose_kernels, triton_or_reason, worst_distance
 from backend.runtime.ops import TorchOps
@@ -174,6 +182,46 @@ def test_the_trial_notices_a_wrong_kernel():
 
     assert worst_distance(TorchOps(), Wrong(), CPU, torch.float32) > 0.1
     assert worst_distance(TorchOps(), TorchOps(), CPU, torch.float32) == 0.0
+
+
+def on_meta(case):
+    return {name: each.to("meta") for name, each in case.items()}
+
+
+def test_a_step_reads_no_value_back_from_its_device(transformer, case):
+    # On the meta device nothing has a value: whatever asked for one, as a wait for a GPU does, would raise.
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.empty(1, device="meta").tolist()
+    schedule = [case["timestep"], case["timestep"] * 0.9]
+    runner = with_tables(fast(transformer), schedule)
+    tables = runner._tables.tables
+    transformer.to("meta")
+    empty = AdaLNTables(tables.key, tables.blocks.to("meta"), tables.final.to("meta"))
+    runner.install(Installation(transformer, empty))
+    runner.forget()
+    steps = [each.to("meta") for each in schedule]
+    runner._announced = [(step, timestep_bits(known)) for step, known in zip(steps, schedule, strict=True)]
+    sequence = on_meta(case)
+    for step in steps:
+        video, audio = runner(**(sequence | {"timestep": step}), return_dict=False)
+        assert (video.is_meta, audio.shape[0]) == (True, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_a_step_does_not_wait_for_the_device():
+    device = torch.device("cuda")
+    model = models.transformer(device, torch.bfloat16, tiny=True)
+    case = models.sequence(models.Shape(320, 192, 22), device, torch.bfloat16, text_dim=48)
+    runner = with_tables(fast(model), [case["timestep"]])
+    first = runner(**case, return_dict=False)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        again = runner(**case, return_dict=False)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(first[0], again[0])
 
 
 @pytest.mark.gpu

@@ -25,8 +25,8 @@ class _NormSilu(torch.autograd.Function):
         count = x.shape[1] * x.shape[2] // groups
         total = _grouped(x.sum(1, dtype=exact), groups) / count
         square = _grouped(torch.linalg.vector_norm(x, dim=1, dtype=exact).square(), groups) / count
-        mean = total.repeat_interleave(x.shape[2] // groups, 1)
-        scale = (square - total.square()).clamp(min=0).add(eps).rsqrt().repeat_interleave(x.shape[2] // groups, 1)
+        mean = _spread(total, x.shape[2])
+        scale = _spread((square - total.square()).clamp(min=0).add(eps).rsqrt(), x.shape[2])
         ctx.save_for_backward(x, weight, bias, mean, scale)
         ctx.groups = groups
         return F.silu(_affine(x, weight, bias, mean, scale))
@@ -38,9 +38,8 @@ class _NormSilu(torch.autograd.Function):
         first = grad.sum(1, dtype=mean.dtype)
         second = scale * ((grad * x).sum(1, dtype=mean.dtype) - mean * first)  # with the normed x
         count = x.shape[1] * x.shape[2] // ctx.groups
-        wide = x.shape[2] // ctx.groups
-        about = _grouped(weight * first, ctx.groups).repeat_interleave(wide, 1) / count
-        along = _grouped(weight * second, ctx.groups).repeat_interleave(wide, 1) / count
+        about = _spread(_grouped(weight * first, ctx.groups), x.shape[2]) / count
+        along = _spread(_grouped(weight * second, ctx.groups), x.shape[2]) / count
         slope = -scale.square() * along
         base = -scale * about - mean * slope
         partial = torch.addcmul(base.to(x.dtype)[:, None], x, slope.to(x.dtype)[:, None])
@@ -52,9 +51,61 @@ def _grouped(values: Tensor, groups: int) -> Tensor:
     return values.unflatten(1, (groups, -1)).sum(-1)
 
 
+def _spread(values: Tensor, channels: int) -> Tensor:
+    return values[:, :, None].expand(-1, -1, channels // values.shape[1]).flatten(1)
+
+
 def _affine(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     factor = scale * weight
     return torch.addcmul((bias - mean * factor).to(x.dtype)[:, None], x, factor.to(x.dtype)[:, None])
+
+
+class _Taps(torch.autograd.Function):
+    """The channels of three frames beside each other, empty before the first; `spare` more are 0."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, stride: int, spare: int) -> Tensor:
+        batch, frames, height, width, channels = x.shape
+        ctx.shape, ctx.stride = x.shape, stride
+        taps = x.new_zeros((batch, (frames - 1) // stride + 1, height, width, 3 * channels + spare))
+        for tap, source, since in _tap_slices(frames, stride):
+            taps[:, since:, ..., tap * channels : (tap + 1) * channels] = x[:, source]
+        return taps
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        result, channels = grad.new_zeros(ctx.shape), ctx.shape[-1]
+        for tap, source, since in _tap_slices(ctx.shape[1], ctx.stride):
+            result[:, source] += grad[:, since:, ..., tap * channels : (tap + 1) * channels]
+        return result, None, None
+
+
+def _tap_slices(frames: int, stride: int) -> list[tuple[int, slice, int]]:
+    """For each tap: the frames it reads, and the first output that has one."""
+    found = []
+    for tap in range(3):
+        since = -((tap - 2) // stride)  # ceil((2 - tap) / stride)
+        if since <= (frames - 1) // stride:
+            last = (frames - 1) // stride * stride + tap - 2
+            found.append((tap, slice(since * stride + tap - 2, last + 1, stride), since))
+    return found
+
+
+class _TakeEdges(torch.autograd.Function):
+    """Rows of images as they are, and copies of the lines one within each side; gradients meet in place."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, ...]:
+        return x.view_as(x), x[:, :, 1].clone(), x[:, :, -2].clone(), x[:, 1].clone(), x[:, -2].clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, left: Tensor, right: Tensor, top: Tensor, bottom: Tensor) -> Tensor:
+        # A convolution made this gradient for nobody else.
+        grad[:, :, 1] += left
+        grad[:, :, -2] += right
+        grad[:, 1] += top
+        grad[:, -2] += bottom
+        return grad
 
 
 class _AddEdges(torch.autograd.Function):
@@ -95,54 +146,43 @@ def _normed(norm: Any, x: Tensor) -> Tensor:
     return _NormSilu.apply(flat, norm.weight, norm.bias, norm.num_groups, norm.eps).view_as(x)
 
 
-def _images(x: Tensor) -> Tensor:
-    """`(batch, frames, height, width, channels)` as images, without a copy."""
-    return x.flatten(0, 1).permute(0, 3, 1, 2)
-
-
-def _rows(images: Tensor, batch: int) -> Tensor:
-    return images.permute(0, 2, 3, 1).contiguous().unflatten(0, (batch, -1))
-
-
 def _pointwise(conv: Any, x: Tensor) -> Tensor:
     return F.linear(x, conv.weight.flatten(1).to(x.dtype), conv.bias.to(x.dtype))
 
 
 def _causal(conv: Any, x: Tensor) -> Tensor:
     """A 3x3x3 convolution with two empty frames before; reflecting, at the far sides alone where it has a stride."""
-    stride, across = conv.stride[0], conv.stride[1]
-    last = (x.shape[1] - 1) // stride * stride
-    before = F.pad(x, (0, 0, 0, 0, 0, 0, 2, 0))
-    taps = torch.cat([before[:, k : k + last + 1 : stride] for k in range(3)], dim=-1)
     # (out, in, 3, 3, 3) with the time taps beside each other as channels.
     weight = conv.weight.permute(0, 2, 1, 3, 4).flatten(1, 2).to(x.dtype)
     spare = -weight.shape[1] % 8  # the matrix units take channels by eight
     if spare:
-        taps, weight = F.pad(taps, (0, spare)), F.pad(weight, (0, 0, 0, 0, 0, spare))
+        weight = F.pad(weight, (0, 0, 0, 0, 0, spare))
     weight = weight.contiguous(memory_format=torch.channels_last)
     bias = conv.bias.to(x.dtype)
-    if across == 2:
-        taps = torch.cat((taps, taps[..., -2:-1, :]), dim=-2)
-        taps = torch.cat((taps, taps[..., -2:-1, :, :]), dim=-3)
-        return _rows(F.conv2d(_images(taps), weight, bias, stride=2), len(x))
-    inner = F.conv2d(_images(taps), weight, bias, padding=1)
-    return _rows(_AddEdges.apply(inner, *_edges(taps, weight)), len(x))
+    taps = _Taps.apply(x, conv.stride[0], spare).flatten(0, 1)  # (images, height, width, channels)
+    if conv.stride[1] == 2:
+        taps = torch.cat((taps, taps[:, :, -2:-1]), dim=2)
+        taps = torch.cat((taps, taps[:, -2:-1]), dim=1)
+        result = F.conv2d(taps.permute(0, 3, 1, 2), weight, bias, stride=2)
+    else:
+        taps, left, right, top, bottom = _TakeEdges.apply(taps)
+        result = F.conv2d(taps.permute(0, 3, 1, 2), weight, bias, padding=1)
+        result = _AddEdges.apply(
+            result,
+            _along(_reflected(left), weight[..., 0])[..., None],
+            _along(_reflected(right), weight[..., 2])[..., None],
+            _along(F.pad(top, (0, 0, 1, 1)), weight[..., 0, :])[..., None, :],
+            _along(F.pad(bottom, (0, 0, 1, 1)), weight[..., 2, :])[..., None, :],
+        )
+    return result.permute(0, 2, 3, 1).contiguous().unflatten(0, (len(x), -1))
 
 
-def _edges(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """What a reflecting border adds to a zero border: to the left and right columns (corners too), top and bottom."""
-    flat = x.flatten(0, 1)  # (images, height, width, channels)
+def _reflected(line: Tensor) -> Tensor:
+    return torch.cat((line[:, 1:2], line, line[:, -2:-1]), dim=1)
 
-    def along(line: Tensor, kernel: Tensor) -> Tensor:  # (images, length + 2, channels) -> (images, out, length)
-        count = line.shape[1] - 2
-        beside = torch.cat([line[:, k : k + count] for k in range(3)], dim=-1)
-        return F.linear(beside, kernel.transpose(1, 2).flatten(1)).transpose(1, 2)
 
-    def column(at: int, tap: int) -> Tensor:
-        line = flat[:, :, at]
-        return along(torch.cat((line[:, 1:2], line, line[:, -2:-1]), dim=1), weight[..., tap])[..., None]
-
-    def row(at: int, tap: int) -> Tensor:
-        return along(F.pad(flat[:, at], (0, 0, 1, 1)), weight[..., tap, :])[..., None, :]
-
-    return column(1, 0), column(-2, 2), row(1, 0), row(-2, 2)
+def _along(line: Tensor, kernel: Tensor) -> Tensor:
+    """A convolution of lines `(images, length + 2, channels)` with three taps: `(images, out, length)`."""
+    count = line.shape[1] - 2
+    beside = torch.cat([line[:, k : k + count] for k in range(3)], dim=-1)
+    return F.linear(beside, kernel.transpose(1, 2).flatten(1)).transpose(1, 2)

@@ -12,7 +12,7 @@ from diffusers.modular_pipelines.minimax_h3.encoders import MiniMaxH3Ref2VATextE
 from diffusers.schedulers import MiniMaxH3Scheduler
 from PIL import Image
 
-from bench.nano import architecture, conditioner, packing, train_video_vae
+from bench.nano import architecture, conditioner, fast_encoder, packing, train_video_vae
 
 CPU = torch.device("cpu")
 
@@ -49,6 +49,23 @@ def test_a_window_encodes_and_decodes_as_the_class_does(vae):
     # float32 in another order of summation
     torch.testing.assert_close(mean, vae._encode(pixels).chunk(2, dim=1)[0], atol=5e-6, rtol=1e-5)
     torch.testing.assert_close(train_video_vae.decode_window(vae, mean), vae._decode(mean), atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("frames", [17, 5])
+def test_the_training_encoder_has_the_classes_gradients(frames):
+    torch.manual_seed(2)
+    encoder = architecture.video_vae().encoder.double()
+    pixels = torch.randn(1, 3, frames, 32, 48, dtype=torch.float64)
+    stock = encoder(pixels)
+    ours = fast_encoder.encode(encoder, pixels)
+    torch.testing.assert_close(ours, stock, atol=1e-12, rtol=1e-10)
+    direction = torch.randn_like(stock)
+    for one, other in zip(
+        torch.autograd.grad(ours, list(encoder.parameters()), direction),
+        torch.autograd.grad(stock, list(encoder.parameters()), direction),
+        strict=True,
+    ):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-8)
 
 
 def test_a_single_frame_encodes_as_the_first_latent_of_its_clip(vae):

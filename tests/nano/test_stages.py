@@ -3,6 +3,7 @@
 import argparse
 import json
 import random
+import time
 
 import pytest
 import torch
@@ -130,3 +131,21 @@ def test_an_average_forgets_its_start_and_swaps_back():
     assert float(module.weight) == pytest.approx(3.0, abs=1e-3)
     average.swap()
     assert float(module.weight) == 3.0
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing():
+    module = torch.nn.Linear(2, 1)
+    before = module.weight.detach().clone()
+    descent = stage.Descent(module, 0.9, (0.9, 0.98), 0.0)
+    module(torch.tensor([[1.0, float("inf")]])).sum().backward()
+    descent.step(0.1)
+    assert torch.equal(module.weight, before)
+    descent.clear()
+    module(torch.ones(1, 2)).sum().backward()
+    descent.step(0.1)
+    assert not torch.equal(module.weight, before)
+
+
+def test_a_deadline_shortens_a_stage():
+    assert stage.Clock(9.0, deadline=time.time() + 30).limit_s == pytest.approx(30, abs=1)
+    assert stage.Clock(0.1, deadline=time.time() + 30).limit_s == 6.0

@@ -58,6 +58,7 @@ def ui(options: argparse.Namespace, chosen: Settings) -> int:
         accept_licence=options.accept_licence,
         finish_running=options.finish_running,
     )
+    chosen = replace(chosen, writer=settings.writer_settings(options.writer_url, options.writer_model))
     backend = Backend(chosen, preset=options.preset, fleets=options.fleets)
     serve(backend, chosen, serving, lambda line: print(f"H3 Studio: {line}", flush=True))
     return 0
@@ -230,6 +231,8 @@ def _add_ui(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--finish-running", action="store_true", help="when stopped, give the running job a few seconds"
     )
+    parser.add_argument("--writer-url", metavar="URL", help="OpenAI-compatible server that may write prompts")
+    parser.add_argument("--writer-model", metavar="NAME", help="its model; a key comes from H3_WRITER_KEY")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
     parser.set_defaults(run=ui)
 

@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 COMMAND_FOLDER = "command-"  # begins the names of folders that commands keep their one job in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterSettings:
+    """An OpenAI-compatible endpoint that writes prompts; set by whoever runs the server, never by a visitor."""
+
+    base_url: str  # such as http://127.0.0.1:11434/v1
+    model: str
+    key: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +30,7 @@ class Settings:
     checkpoint: str | None = None  # overrides the preset's
     state_dir: Path | None = None  # jobs and their database, when not in data_dir
     gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, in this order; () means all that are visible
+    writer: WriterSettings | None = None
 
     def with_gpus(self, gpus: tuple[str, ...]) -> Settings:
         """The same settings limited to some GPUs, by index or UUID."""
@@ -79,6 +89,18 @@ def from_environment(
         checkpoint=checkpoint or os.environ.get("H3_CHECKPOINT") or None,
         gpus=gpus,
     )
+
+
+def writer_settings(base_url: str | None = None, model: str | None = None) -> WriterSettings | None:
+    """The writer of prompts from arguments first, then H3_WRITER_URL and H3_WRITER_MODEL; None without an address.
+
+    Its key is H3_WRITER_KEY and no argument, because arguments are seen by everybody on the machine.
+    """
+    address = base_url or os.environ.get("H3_WRITER_URL")
+    if not address:
+        return None
+    name = model or os.environ.get("H3_WRITER_MODEL") or ""
+    return WriterSettings(base_url=address, model=name, key=os.environ.get("H3_WRITER_KEY", ""))
 
 
 _PASSED_ON = {

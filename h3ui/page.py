@@ -13,6 +13,7 @@ from h3ui import markup
 from h3ui.board import Panels
 from h3ui.form import Mode
 from h3ui.handlers import Handlers
+from h3ui.keeping import Keeping
 from h3ui.panels import (
     canvas,
     gallery,
@@ -28,7 +29,10 @@ from h3ui.panels import (
     sampling,
 )
 from h3ui.wiring import QUIET, compose
+from h3ui.wiring import gallery as gallery_wiring
 from h3ui.wiring import prompt as prompt_wiring
+from h3ui.wiring import queue as queue_wiring
+from h3ui.writer import Writer
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -48,7 +52,7 @@ THEME_BUTTON = (
 
 def build(backend: Backend) -> gr.Blocks:
     """The whole page on `backend`. Mount it with `h3ui.serve`, which brings theme, style and script."""
-    choice, checkpoint = backend.choice(), backend.checkpoint()
+    choice, checkpoint, writer = backend.choice(), backend.checkpoint(), backend.settings.writer
     with gr.Blocks(title="H3 Studio", analytics_enabled=False, delete_cache=(3600, 86_400), fill_width=True) as demo:
         session = gr.BrowserState(None, storage_key="h3-session", secret=STORAGE_SECRET)
         last_job = gr.BrowserState(None, storage_key="h3-job", secret=STORAGE_SECRET)
@@ -63,7 +67,7 @@ def build(backend: Backend) -> gr.Blocks:
             with gr.Tab("Studio", id="studio"), gr.Row(elem_classes="studio"):
                 with gr.Column(elem_classes="compose", min_width=320):
                     with gr.Column(elem_classes="card"):
-                        prompt_panel = prompt.build()
+                        prompt_panel = prompt.build(Writer(writer) if writer else None)
                         mode = gr.Radio(
                             choices=MODES,
                             value=Mode.TEXT.value,
@@ -82,13 +86,14 @@ def build(backend: Backend) -> gr.Blocks:
                     ):
                         hardware_panel = hardware.build(backend.presets(), choice)
                     with gr.Column(elem_classes="submit"):
+                        editing = queue.build_editing()
                         problems = gr.HTML("", apply_default_css=False, elem_id="problems")
                         with gr.Row(elem_classes="submit-row"):
                             sampling_panel.draft.render()
                             generate = gr.Button("Generate", variant="primary", size="lg", elem_id="generate")
                 with gr.Column(elem_classes="watch", min_width=320):
                     result_panel = result.build(checkpoint.notice)
-                    queue_panel = queue.build()
+                    queue_panel = queue.build(editing)
             with gr.Tab("Gallery", id="gallery") as gallery_tab:
                 gallery_panel = gallery.build()
             with gr.Tab("Models", id="models"):
@@ -132,20 +137,10 @@ def build(backend: Backend) -> gr.Blocks:
             trigger_mode="multiple",
             **QUIET,
         )
-        acting: set[Any] = {session, job, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
-        acted = shown | filled | {tabs, gallery_panel.cards, gallery_panel.count}
-        for panel in (result_panel.live, result_panel.player, queue_panel.rows, gallery_panel.cards):
-            panel.click(handlers.act, inputs=acting, outputs=list(acted), trigger_mode="multiple", **QUIET)
+        keeping = Keeping(backend, handlers)
+        queue_wiring.wire(panels, keeping, fields)
+        gallery_wiring.wire(panels, keeping, filled, gallery_tab.select, timer)
         licence_panel.click(handlers.accept_licence, inputs=session, outputs=[licence_panel, problems], **QUIET)
-        listed = {session, gallery_panel.search, gallery_panel.shown, gallery_panel.count}
-        gr.on(
-            [gallery_tab.select, gallery_panel.search.change, gallery_panel.shown.change],
-            handlers.gallery,
-            inputs=listed,
-            outputs=[gallery_panel.cards],
-            trigger_mode="always_last",
-            **QUIET,
-        )
         gr.on(
             [logs_tab.select, logs_panel.rank.change, logs_panel.refresh.click],
             handlers.log_tail,

@@ -15,6 +15,8 @@ from backend.errors import Problem
 from h3ui import markup, prompt_editor
 from h3ui.context_ir.findings import Finding
 from h3ui.context_ir.model import Target
+from h3ui.panels import writer
+from h3ui.writer import Writer
 
 EXAMPLES = (
     (
@@ -52,10 +54,11 @@ class PromptPanel:
     text: gr.Textbox
     editor: gr.HTML
     hint: gr.HTML
+    writer: writer.WriterPanel | None
 
 
-def build() -> PromptPanel:
-    """Create the components in the current layout block."""
+def build(asked: Writer | None = None) -> PromptPanel:
+    """Create the components in the current layout block; `asked` is who writes prompts, if anybody."""
     gr.HTML(toolbar_html(), apply_default_css=False, js_on_load=None, elem_id="prompt-tools")
     field = gr.Textbox(
         label="Prompt",
@@ -75,7 +78,7 @@ def build() -> PromptPanel:
         elem_id="prompt-editor",
     )
     hint = gr.HTML(hint_html(""), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="prompt-hint")
-    return PromptPanel(text=field, editor=editor, hint=hint)
+    return PromptPanel(text=field, editor=editor, hint=hint, writer=writer.build(asked))
 
 
 def toolbar_html() -> str:

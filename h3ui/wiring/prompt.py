@@ -10,13 +10,18 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from h3ui.panels import prompt
+from h3ui.panels.writer import WriterPanel
 from h3ui.prompting import Prompts
 from h3ui.uploads import clicked
 from h3ui.wiring import QUIET
+from h3ui.writing import Writing
 
 if TYPE_CHECKING:
     from h3ui.board import Panels
     from h3ui.handlers import Handlers
+
+# In the browser, so that Undo brings back what was there.
+TAKE_OVER = "() => window.h3Prompt.replace(document.querySelector('[data-ir-draft]').textContent, 'Prompt taken over.')"
 
 
 def wire(p: Panels, handlers: Handlers, fields: set[Any], filled: set[Any]) -> None:
@@ -37,6 +42,25 @@ def wire(p: Panels, handlers: Handlers, fields: set[Any], filled: set[Any]) -> N
         return prompts.open_file(clicked(event).get("text", ""), data)
 
     p.prompt.editor.click(open_file, inputs=fields, outputs=list(filled), **QUIET)
+    if p.prompt.writer is not None:
+        _wire_writer(p.prompt.writer, handlers, fields)
+
+
+def _wire_writer(w: WriterPanel, handlers: Handlers, fields: set[Any]) -> None:
+    writing = Writing(w.writer, w, handlers)
+    w.write.click(
+        writing.write,
+        inputs={*fields, w.idea, w.see},
+        outputs=[w.preview, w.write, w.stop, w.choice],
+        concurrency_limit=4,
+        trigger_mode="once",
+        **QUIET,
+    )
+    w.stop.click(writing.stop, concurrency_limit=None, **QUIET)
+    w.take.click(None, js=TAKE_OVER, api_visibility="private").then(
+        writing.clear, outputs=[w.preview, w.choice], **QUIET
+    )
+    w.discard.click(writing.clear, outputs=[w.preview, w.choice], **QUIET)
 
 
 def _example(event: gr.EventData) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -210,12 +211,12 @@ def learning_rate(clock: Clock, step: int, rates: tuple[float, float], warmup: i
 
 
 def save(folder: Path, name: str, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Write `name.safetensors` and `name.json` atomically: a stage killed while saving leaves the last state."""
+    """Write `name.safetensors`, notes in its header, in one go: a stage killed while saving leaves the last state."""
     folder.mkdir(parents=True, exist_ok=True)
     part = folder / f".{name}.part"
-    save_file({key: value.detach().contiguous().cpu() for key, value in tensors.items()}, part)
+    plain = {key: value.detach().contiguous().cpu() for key, value in tensors.items()}
+    save_file(plain, part, metadata={"notes": json.dumps(notes)})
     part.replace(folder / f"{name}.safetensors")
-    (folder / f"{name}.json").write_text(json.dumps(notes, indent=2), encoding="utf-8")
 
 
 def resume(folder: Path | None, name: str, module: nn.Module) -> dict[str, Any]:
@@ -223,7 +224,13 @@ def resume(folder: Path | None, name: str, module: nn.Module) -> dict[str, Any]:
     if folder is None or not (folder / f"{name}.safetensors").is_file():
         return {}
     module.load_state_dict(load_file(folder / f"{name}.safetensors"))
-    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+    return notes_of(folder, name)
+
+
+def notes_of(folder: Path, name: str) -> dict[str, Any]:
+    """What a stage noted: steps, quality and a VAE's latent statistics."""
+    with safe_open(folder / f"{name}.safetensors", "pt") as file:
+        return json.loads(file.metadata()["notes"])
 
 
 def half(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

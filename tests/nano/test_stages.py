@@ -54,7 +54,7 @@ def _tensors(path):
 
 
 def test_stages_count_their_steps_on(stages):
-    notes = json.loads((stages / "video_vae.json").read_text())
+    notes = stage.notes_of(stages, "video_vae")
     assert notes["steps"] == 2
     assert len(notes["latents_mean"]) == 24
     assert min(notes["latents_std"]) > 0

@@ -352,8 +352,8 @@ class _Bench:
                 jobs = FORWARDS * alone + (decoded[0] or 0), FORWARDS * shared + (decoded[1] or 0)
                 found[f"{shape}, {each.value}"] = {
                     "with_decode": decoded[0] is not None,
-                    "one_gpu_job_s": round(jobs[0], 1),
-                    f"job_over_{self.size}_s": round(jobs[1], 1),
+                    "one_gpu_job_s": round(jobs[0], 3),
+                    f"job_over_{self.size}_s": round(jobs[1], 3),
                     "clips_an_hour_more_jobs": round(self.size * 3600 / jobs[0], 2),
                     "clips_an_hour_one_faster": round(3600 / jobs[1], 2),
                 }

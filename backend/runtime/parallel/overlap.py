@@ -127,7 +127,8 @@ def reach(group: Group, device: torch.device) -> bool:
 def overlapped(kernel: Attention, group: Group, length: int, travel: Travel) -> Attend:
     """Attention of a block over all rows of `group`, `length` of them real, on this rank's share of the heads.
 
-    Heads must divide by twice the group's size. The rotary table is that of this rank's rows.
+    A block's heads must be even in number and a multiple of the group's size. The rotary table is
+    that of this rank's rows.
     """
     size, me = group.size, group.rank
 

@@ -16,15 +16,15 @@ import gradio as gr
 from backend.api import SHARED
 from backend.errors import H3Error, InvalidRequest, JobNotFound
 from backend.jobs.records import JobRecord, JobState
-from backend.types import JobId, Stage
+from backend.types import GenerationRequest, JobId, Stage
 from h3ui import form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import gallery, hardware, licence, models, prompt, queue, result
+from h3ui.panels import hardware, licence, models, prompt, queue, result
 from h3ui.panels.sampling import DRAFT
 from h3ui.planned import Planned, problems_html
 from h3ui.render import JobView
-from h3ui.uploads import Updates, Uploads, clicked
+from h3ui.uploads import Updates, Uploads
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -125,7 +125,7 @@ class Handlers:
         try:
             return self.picture(self.backend.job(job, owner=owner), watch.whole_view(self.backend, job, owner), owner)
         except JobNotFound as error:
-            missing = f"{error}. Jobs belong to the browser, or the user, that made them."
+            missing = f"{error}. It was deleted, or it belongs to another browser or user."
             return {
                 self.panels.result.live: gr.update(value=result.missing_html(missing), visible=True),
                 self.panels.result.player: gr.update(value="", visible=False),
@@ -173,12 +173,15 @@ class Handlers:
         p = self.panels
         owner, job, tab = owner_of(data[p.session], request), data[p.job], str(request.session_hash)
         updates = {p.status: self.status_html(), p.queue.rows: self.queue_html(owner, job)}
-        if job and self.watchers.needs_help(tab, job):
+        if not job:
+            return updates
+        try:
+            ended = self.backend.job(JobId(job), owner=owner).state.ended
+        except JobNotFound:  # deleted in another tab
+            return updates | self.look(JobId(job), owner)
+        if self.watchers.needs_help(tab, job):
             updates |= self.look(JobId(job), owner)
-            try:
-                if self.backend.job(JobId(job), owner=owner).state.ended:
-                    self.watchers.helped(tab, job)
-            except JobNotFound:
+            if ended:
                 self.watchers.helped(tab, job)
         return updates
 
@@ -243,28 +246,6 @@ class Handlers:
             f'<span class="muted preset">{markup.text(status.preset)}</span>'
         )
 
-    def gallery(self, data: dict[Any, Any], request: gr.Request) -> Updates:
-        """The cards for the search and filter of the moment."""
-        p = self.panels
-        owner = owner_of(data[p.session], request)
-        return {p.gallery.cards: self.gallery_html(owner, data)}
-
-    def gallery_html(self, owner: str, data: Mapping[Any, Any], more: int = 0) -> str:
-        """Finished jobs as cards; `more` adds to how many are asked for."""
-        p = self.panels
-        shown, search = data[p.gallery.shown], (data[p.gallery.search] or "").strip()
-        count = data[p.gallery.count] + more
-        ended = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED, JobState.INTERRUPTED)
-        states = {"succeeded": ended[:1], "favourite": ended[:1], "ended": ended[1:]}.get(shown, ended)
-        records = self.backend.history(owner=owner, limit=count + 1, states=states, search=search)
-        more_left = len(records) > count
-        if shown == "favourite":
-            records = [record for record in records if record.favourite]
-        tokens = {record.id: self.backend.file_token(record.id, owner=owner) for record in records[:count]}
-        filtered, notice = bool(search) or shown != "all", self.backend.status().notice
-        cards = gallery.cards_html(records[:count], tokens, more_left, filtered, owner)
-        return (markup.note(notice, "warn") if notice else "") + cards
-
     def plan(self, data: dict[Any, Any]) -> Updates:
         """The live lines under the canvas."""
         return {self.panels.canvas.plan: self.planned.html(self.values(data), self.preset(data))}
@@ -273,68 +254,14 @@ class Handlers:
         """The keyframes as the model will see them."""
         return self.planned.frames(self.values(data), self.preset(data))
 
-    # Jobs: open, cancel, again, settings, keep, delete
-
-    def act(self, event: gr.EventData, data: dict[Any, Any], request: gr.Request) -> Updates:
-        """A button of the result, the queue or a card."""
-        did = clicked(event)
-        owner = owner_of(data[self.panels.session], request)
-        if did.get("action") == "more":
-            count = data[self.panels.gallery.count] + gallery.PAGE_SIZE
-            cards = self.gallery_html(owner, data, gallery.PAGE_SIZE)
-            return {self.panels.gallery.count: count, self.panels.gallery.cards: cards}
-        job = JobId(did.get("job", ""))
-        try:
-            return self._act(did, job, data, request)
-        except H3Error as error:
-            return {self.panels.problems: problems_html(error), self.panels.queue.rows: self.queue_html(owner, job)}
-
-    def _act(self, did: dict[str, str], job: JobId, data: dict[Any, Any], request: gr.Request) -> Updates:
-        p = self.panels
-        owner = owner_of(data[p.session], request)
-        match did.get("action"):
-            case "open":
-                return {**self.show(job, owner, request), p.tabs: gr.update(selected="studio")}
-            case "cancel":
-                self.backend.cancel(job, owner=owner)
-                return {p.queue.rows: self.queue_html(owner, data[p.job])}
-            case "retry":
-                return self.show(self.backend.retry(job, owner=owner), owner, request)
-            case "final":
-                return self.show(self.backend.final(job, owner=owner), owner, request)
-            case "reseed":
-                return self.show(self.backend.duplicate(job, owner=owner), owner, request)
-            case "pause":
-                self.backend.pause(owner=owner)
-                return {p.queue.rows: self.queue_html(owner, data[p.job])}
-            case "resume":
-                self.backend.resume(owner=owner)
-                return {p.queue.rows: self.queue_html(owner, data[p.job])}
-            case "reorder":
-                self.backend.reorder(job, int(did["position"]), owner=owner)
-                return {p.queue.rows: self.queue_html(owner, data[p.job])}
-            case "settings":
-                return {**self.fill(self.backend.job(job, owner=owner)), p.tabs: gr.update(selected="studio")}
-            case "favourite":
-                record = self.backend.job(job, owner=owner)
-                self.backend.set_favourite(job, not record.favourite, owner=owner)
-                return {p.gallery.cards: self.gallery_html(owner, data)}
-            case "delete":
-                self.backend.delete(job, owner=owner)
-                updates: Updates = {p.gallery.cards: self.gallery_html(owner, data)}
-                if data[p.job] == job:
-                    updates |= {p.job: None, p.last_job: None}
-                    updates |= {
-                        p.result.player: gr.update(value="", visible=False),
-                        p.result.live: result.cleared_html(self.backend.checkpoint().notice),
-                    }
-                return updates
-        return gr.skip()
-
     def fill(self, record: JobRecord) -> Updates:
         """Panel values that make a stored job again; its media are copied to where this page may show them."""
+        return self.fill_request(record.request, record.quality, record.labels)
+
+    def fill_request(self, request: GenerationRequest, quality: str, labels: Mapping[str, str]) -> Updates:
+        """Panel values that make `request`; `labels` has the names of its media by file name."""
         p = self.panels
-        stored = form.from_request(record.request)
+        stored = form.from_request(request)
         size = stored.size
         updates: Updates = {
             p.prompt.text: stored.prompt,
@@ -352,6 +279,6 @@ class Handlers:
             p.sampling.seed: stored.seed,
             p.problems: "",
         }
-        if record.quality in self.backend.quality_presets():
-            updates[p.sampling.quality] = record.quality
-        return updates | self.uploads.fill(record, stored)
+        if quality in self.backend.quality_presets():
+            updates[p.sampling.quality] = quality
+        return updates | self.uploads.fill(labels, stored)

@@ -94,7 +94,7 @@ def build(backend: Backend) -> gr.Blocks:
                 with gr.Column(elem_classes="watch", min_width=320):
                     result_panel = result.build(checkpoint.notice)
                     queue_panel = queue.build(editing)
-            with gr.Tab("Gallery", id="gallery") as gallery_tab:
+            with gr.Tab("Gallery", id="gallery", elem_classes="gallery-place") as gallery_tab:
                 gallery_panel = gallery.build()
             with gr.Tab("Models", id="models"):
                 models_panel = models.build()

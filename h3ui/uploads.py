@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ import gradio as gr
 from gradio.utils import get_upload_folder
 
 from backend.errors import InvalidRequest, MediaRefused, Problem
-from backend.jobs.records import JobRecord
 from h3ui import form
 from h3ui.board import Panels
 from h3ui.context_ir.tags import renumber
@@ -118,16 +118,19 @@ class Uploads:
         followed = renumber(prompt or "", form.renumbering(known or (), items or ()))
         return gr.skip() if followed == (prompt or "") else followed, items
 
-    def fill(self, record: JobRecord, stored: StoredValues) -> Updates:
-        """Show the media of a stored job, copied to where this page may show them; what is gone is said."""
+    def fill(self, labels: Mapping[str, str], stored: StoredValues) -> Updates:
+        """Show the media of a stored job, copied to where this page may show them; what is gone is said.
+
+        `labels` has the names they came with, by file name.
+        """
         p = self.panels.references
         updates: Updates = {}
         lost: list[Problem] = []
         for name, path in (("first", stored.first_frame), ("last", stored.last_frame)):
-            updates |= self.frame_updates(name, self._reuse(record, path, lost, keyframe=True) if path else None)
+            updates |= self.frame_updates(name, self._reuse(labels, path, lost, keyframe=True) if path else None)
         items = []
         for reference in stored.references:
-            item = self._reuse(record, reference.path, lost)
+            item = self._reuse(labels, reference.path, lost)
             if item is not None:
                 part = {"start_s": reference.start_s, "length_s": reference.length_s}
                 items.append(item if item.report.kind == "image" else dataclasses.replace(item, **part))
@@ -169,9 +172,11 @@ class Uploads:
             p.references.group: gr.update(visible=mode is Mode.REFERENCES),
         }
 
-    def _reuse(self, record: JobRecord, path: Path, lost: list[Problem], *, keyframe: bool = False) -> MediaItem | None:
+    def _reuse(
+        self, labels: Mapping[str, str], path: Path, lost: list[Problem], *, keyframe: bool = False
+    ) -> MediaItem | None:
         try:
-            return self._copied(path, record.labels.get(path.name, path.name), keyframe=keyframe)
+            return self._copied(path, labels.get(path.name, path.name), keyframe=keyframe)
         except MediaRefused as error:
             lost.append(error.problem)
         return None

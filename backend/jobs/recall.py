@@ -5,11 +5,12 @@ Knows job folders and digests; what the settings mean, and whether they are poss
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from backend.jobs.records import JobRecord
-from backend.media.kept import Kept, media_of, sha256_of
+from backend.media.kept import Kept, media_of, sha256_of, with_files
+from backend.types import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +19,25 @@ class Recalled:
 
     kept: Kept
     files: tuple[Path | None, ...]
+
+    def request(self) -> GenerationRequest:
+        """The request with the files that were found; what was not is left out."""
+        found = {item.field: file for item, file in zip(self.kept.inputs, self.files, strict=True) if file is not None}
+        asked = with_files(self.kept.request, found)
+        return replace(
+            asked,
+            first_frame=found.get("first_frame"),
+            last_frame=found.get("last_frame"),
+            references=tuple(item for index, item in enumerate(asked.references) if f"references[{index}]" in found),
+        )
+
+    def labels(self) -> dict[str, str]:
+        """What the found files were called, by file name."""
+        return {file.name: item.name for item, file in zip(self.kept.inputs, self.files, strict=True) if file}
+
+    def missing(self) -> tuple[str, ...]:
+        """Names of the files that were not found."""
+        return tuple(item.name for item, file in zip(self.kept.inputs, self.files, strict=True) if file is None)
 
 
 def find_media(kept: Kept, source: JobRecord | None) -> Recalled:

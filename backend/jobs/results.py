@@ -6,6 +6,7 @@ Knows records and their folders; pictures and files of strangers are read in a s
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from backend.jobs.recall import Recalled, find_media
 from backend.jobs.records import JobRecord, JobState
 from backend.jobs.store import JobStore
 from backend.media import finished, kept
-from backend.types import LAST_FRAME_NAME, VIDEO_NAME, JobId
+from backend.types import LAST_FRAME_NAME, SIDECAR_NAME, VIDEO_NAME, JobId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Results:
         self._artifacts = artifacts
         self._record = record
         self._whose = whose
+        self._told: dict[JobId, str] = {}  # a result never changes
 
     def video(self, job: JobId, *, owner: str) -> Path:
         """The MP4 of a succeeded job; raises NotNow for any other, JobNotFound where it is gone."""
@@ -89,11 +91,30 @@ class Results:
         mine = set(self._store.ended_of(self._whose(owner)))
         return {job: _size(self._artifacts.folder(job)) for job in jobs if job in mine}
 
+    def kernels(self, jobs: Sequence[JobId], *, owner: str) -> dict[JobId, str]:
+        """The attention kernel that made each of `jobs`, where its sidecar tells and the job is the owner's."""
+        mine = set(self._store.ended_of(self._whose(owner)))
+        return {job: kernel for job in jobs if job in mine and (kernel := self._kernel(job))}
+
+    def _kernel(self, job: JobId) -> str:
+        if job not in self._told:
+            self._told[job] = _attention(self._artifacts.output(job) / SIDECAR_NAME)
+        return self._told[job]
+
     def disk_use(self, *, owner: str) -> DiskUse:
         """What the owner's ended jobs take in all."""
         jobs = self._store.ended_of(self._whose(owner))
         used = sum(_size(self._artifacts.folder(job)) for job in jobs)
         return DiskUse(jobs=len(jobs), used_bytes=used, free_bytes=disk_free(self._artifacts.jobs_dir))
+
+
+def _attention(sidecar: Path) -> str:
+    try:
+        told = json.loads(sidecar.read_text("utf-8"))
+    except (OSError, ValueError):
+        return ""
+    kernel = told.get("attention") if isinstance(told, dict) else None
+    return kernel if isinstance(kernel, str) else ""
 
 
 def _size(folder: Path) -> int:

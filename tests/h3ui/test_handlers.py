@@ -17,6 +17,7 @@ from backend.types import Task
 from h3ui import watch
 from h3ui.form import Mode
 from h3ui.handlers import Handlers, owner_of
+from h3ui.keeping import Keeping
 from h3ui.uploads import clicked
 from tests.job_fakes import World, fake_services, wait_until
 
@@ -68,7 +69,10 @@ def studio(tmp_path, monkeypatch):
     world = World()
     services = dataclasses.replace(fake_services(world), find_checkpoint=find_checkpoint)
     backend = Backend(Settings(data_dir=tmp_path / "data"), preset="tiny-cpu", services=services)
-    yield types.SimpleNamespace(handlers=Handlers(backend, Board()), backend=backend, world=world, board=Board())
+    handlers = Handlers(backend, Board())
+    yield types.SimpleNamespace(
+        handlers=handlers, keeping=Keeping(backend, handlers), backend=backend, world=world, board=Board()
+    )
     backend.close()
 
 
@@ -96,6 +100,9 @@ def data(board: Board, **changes: object) -> dict:
         p.gallery.search: values["search"],
         p.gallery.shown: values["shown"],
         p.gallery.count: values["count"],
+        p.gallery.mark: values.get("mark", ""),
+        p.gallery.compare.pair: values.get("pair"),
+        p.queue.editing.job: values.get("editing"),
     }
 
 
@@ -143,7 +150,7 @@ def test_another_persons_job_looks_like_none(studio):
     updates = studio.handlers.restore(data(studio.board, session="somebody"), tab(job=job))
     assert "This job is not here" in updates[studio.board.result.live]["value"]
     assert studio.board.prompt.text not in updates
-    stolen = studio.handlers.act(click(action="cancel", job=job), data(studio.board, session="somebody"), tab())
+    stolen = studio.keeping.act(click(action="cancel", job=job), data(studio.board, session="somebody"), tab())
     assert "there is no such job" in stolen[studio.board.problems]
 
 
@@ -228,7 +235,7 @@ def test_use_settings_brings_back_everything_with_media(studio, tmp_path):
     picture.unlink()
     record = studio.backend.job(job, owner="session:abc")
     assert record.request.task is Task.REF2VA
-    updates = studio.handlers.act(click(action="settings", job=job), data(studio.board), tab())
+    updates = studio.keeping.act(click(action="settings", job=job), data(studio.board), tab())
     p = studio.board
     assert (updates[p.prompt.text], updates[p.sampling.seed], updates[p.sampling.steps]) == ("a red boat", "99", 9)
     assert (updates[p.canvas.width], updates[p.canvas.height], updates[p.canvas.size]) == (224, 128, "custom")
@@ -240,14 +247,14 @@ def test_buttons_of_the_gallery(studio):
     job = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
     wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
     p = studio.board
-    starred = studio.handlers.act(click(action="favourite", job=job), data(studio.board), tab())
+    starred = studio.keeping.act(click(action="favourite", job=job), data(studio.board), tab())
     assert "Take from favourites" in starred[p.gallery.cards]
-    reseeded = studio.handlers.act(click(action="reseed", job=job), data(studio.board), tab())[p.job]
+    reseeded = studio.keeping.act(click(action="reseed", job=job), data(studio.board), tab())[p.job]
     seeds = {studio.backend.job(each, owner=ADMIN).request.sampling.seed for each in (job, reseeded)}
     assert len(seeds) == 2
-    gone = studio.handlers.act(click(action="delete", job=job), data(studio.board, job=job), tab())
+    gone = studio.keeping.act(click(action="delete", job=job), data(studio.board, job=job), tab())
     assert gone[p.job] is None and 'data-shown=""' in gone[p.result.live]
-    assert studio.handlers.act(click(action="nonsense", job=job), data(studio.board), tab()) == gr.skip()
+    assert studio.keeping.act(click(action="nonsense", job=job), data(studio.board), tab()) == gr.skip()
 
 
 def test_clicks_are_text_whatever_the_page_sends():

@@ -13,7 +13,7 @@ from backend.jobs.records import JobRecord, JobState
 from backend.types import GenerationRequest, JobId, MediaReport, ReferenceKind, Sampling, Stage
 from h3ui import markup, render
 from h3ui.form import MediaItem
-from h3ui.panels import gallery, keyframes, prompt, queue, references, result
+from h3ui.panels import compare, gallery, keyframes, prompt, queue, references, result
 
 EVIL = """<script>alert(1)</script><img src=x onerror="alert(2)">'"><b>{{#each}} ${x}"""
 
@@ -73,6 +73,7 @@ FAILED = render.follow(
 )
 RUNNING = render.follow([ev.Started(engine="n", preset=EVIL), ev.StageStarted(stage=Stage.LOAD, detail=EVIL)])
 NAME = EVIL.replace("/", "")
+EVIL_FACTS = gallery.Facts(tokens={JobId("job_1-a"): EVIL}, kernels={JobId("job_1-a"): EVIL})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +83,10 @@ NAME = EVIL.replace("/", "")
         result.live_html(record(JobState.RUNNING), RUNNING, 0.0),
         result.player_html(record(), render.JobView(), EVIL),
         queue.rows_html([record(JobState.RUNNING), record(JobState.QUEUED)]),
-        gallery.cards_html([record(), record(JobState.FAILED)], {JobId("job_1-a"): EVIL}, more=True, filtered=False),
+        gallery.cards_html([record(), record(JobState.FAILED)], EVIL_FACTS, more=True, filtered=False),
+        compare.html(compare.Side(record(), EVIL), compare.Side(record(quality=EVIL, preset=EVIL), EVIL)),
+        queue.editing_html(record(JobState.QUEUED)),
+        queue.saved_html(Path("/up") / NAME, 2),
         references.tray_html((item(NAME, ReferenceKind.IMAGE), item(NAME, ReferenceKind.VIDEO, 5.0))),
         references.tray_html((), [Problem(field=EVIL, value=EVIL, rule=EVIL, way_out=EVIL)]),
         keyframes.card_html("first", item(NAME, ReferenceKind.IMAGE)),
@@ -99,7 +103,7 @@ def test_foreign_text_stays_text(written):
 
 
 def test_icon_buttons_have_names():
-    written = gallery.cards_html([record()], {}, more=False, filtered=False) + queue.rows_html(
+    written = gallery.cards_html([record()], gallery.Facts(), more=False, filtered=False) + queue.rows_html(
         [record(JobState.QUEUED)]
     )
     names = [value for name, value in Collector(written).attributes if name == "aria-label"]
@@ -150,8 +154,8 @@ def test_a_burst_budget_is_marked():
 def test_empty_places_say_what_to_do():
     assert "press Generate" in result.empty_html("")
     assert "noise" in result.empty_html("It makes noise.")
-    assert "Everything you make is kept here" in gallery.cards_html([], {}, more=False, filtered=False)
-    assert "Change the words" in gallery.cards_html([], {}, more=False, filtered=True)
+    assert "Everything you make is kept here" in gallery.cards_html([], gallery.Facts(), more=False, filtered=False)
+    assert "Change the words" in gallery.cards_html([], gallery.Facts(), more=False, filtered=True)
     assert "Nothing waits" in queue.rows_html([])
     assert 'data-action="example"' in prompt.hint_html("")
 

@@ -43,10 +43,13 @@ class Dtype(StrEnum):
 
 
 class Offload(StrEnum):
-    """Where idle components wait: on the GPU (`none`), in host RAM (`component`), or as measured free memory allows."""
+    """Where idle weights wait: on the GPU (`none`); in host RAM, with conditioner and transformer by turns on the GPU
+    (`component`); as measured free memory allows (`auto`); in host RAM even while they run, block by block (`blocks`).
+    """
 
     NONE = "none"
     COMPONENT = "component"
+    BLOCKS = "blocks"
     AUTO = "auto"
 
 
@@ -81,6 +84,7 @@ class RuntimeOptions:
     """How the model is run; every option changes speed or memory, none the exact result unless its comment says so."""
 
     offload: Offload = Offload.NONE
+    resident_layers: int = 0  # leading trunk blocks that stay on the GPU while the others are streamed
     attention: str = "auto"  # a name of backend.runtime.attention, or "auto": the fastest that works here
     adaln_tables: bool = True
     fused_block: bool = True  # the trunk as fused steps; off: diffusers' own forward
@@ -201,9 +205,26 @@ def _check_parallel(name: str, preset: HardwarePreset) -> None:
         raise PresetError(
             f"{file}: parallel.conditioner_tensor_parallel={readers}: needs runtime.fast_load, which cuts what it reads"
         )
+    if problem := _streaming_problem(preset):
+        raise PresetError(f"{file}: {problem}")
     if not 0 <= preset.fleets <= 8:
         raise PresetError(f"{file}: fleets={preset.fleets}: must be 0 (as many as fit) to 8")
     if preset.device is Device.CUDA and preset.requires.gpus not in (0, preset.world_size):
         raise PresetError(
             f"{file}: requires.gpus={preset.requires.gpus}: must be world_size={preset.world_size}, one GPU a rank"
         )
+
+
+def _streaming_problem(preset: HardwarePreset) -> str | None:
+    """Why blocks cannot be streamed as a preset says, or None."""
+    runtime = preset.runtime
+    if runtime.resident_layers < 0:
+        return f"runtime.resident_layers={runtime.resident_layers}: must be 0 or more"
+    if runtime.offload is not Offload.BLOCKS:
+        return "runtime.resident_layers: needs runtime.offload = blocks" if runtime.resident_layers else None
+    for name in ("fused_block", "adaln_tables", "fast_load"):
+        if not getattr(runtime, name):
+            return f"runtime.offload=blocks: needs runtime.{name}; without it whole modules would have to be there"
+    if preset.parallel.fsdp:
+        return "runtime.offload=blocks: streams what a rank holds, which with parallel.fsdp are shards; use one of both"
+    return None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-LEAVES = {"types", "events", "errors", "codec", "limits", "presets", "settings"}
+LEAVES = {"types", "events", "errors", "codec", "limits", "presets", "settings", "footprint"}
 
 # room -> rooms it may import besides the leaves and itself
 ARROWS = {
@@ -49,6 +49,7 @@ LEAF_ARROWS = {
     "limits": {"types", "errors"},
     "presets": {"types", "errors", "codec"},
     "settings": set(),
+    "footprint": {"presets"},
 }
 TORCH_ROOMS = ("backend.worker", "backend.runtime", "backend.h3")
 TORCH_FILES = ("backend/checkpoints/nano.py",)  # runs as a program of its own, never imported by the parent

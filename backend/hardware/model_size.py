@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-GIB = 2**30
+from backend import footprint
+from backend.footprint import GIB as GIB
+
 CONDITIONER_LAYERS = 50  # h3-facts 1: the hidden state after layer 50; later layers and the head are never loaded
-MODALITIES = 3  # diffusers MINIMAX_H3_MODALITY_NUM
 _ITEMSIZE = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 # Modules that the diffusers classes keep in float32 (`_keep_in_fp32_modules`, 0.42.1), whatever the compute type.
 _PINNED = {
@@ -36,6 +37,7 @@ class ModelSize:
 
     dtype_bytes: int = 2
     text_encoder: int = 51_505_000_000  # 66.71 GB stored, less 14 layers of 975 MB and a head of 1.56 GB
+    text_layer: int = 975_196_672  # of `text_encoder`: one of its layers
     trunk: int = 40_200_700_000  # 33.123 B - 13.039 B parameters in bf16; 16.7 M of them stay float32
     outside_blocks: int = 1_664_000_000  # of `trunk`, what every rank holds whole: refiner, embedder, projections
     adaln: int = 26_078_739_456
@@ -60,8 +62,23 @@ class ModelSize:
 
     def tables(self, forwards: int, timesteps: int) -> int:
         """Bytes of exact AdaLN tables for a schedule of `forwards` steps with `timesteps` distinct timesteps each."""
-        outputs = self.layers * 6 * MODALITIES * self.hidden + 2 * self.hidden
-        return outputs * forwards * timesteps * self.dtype_bytes
+        return footprint.tables(forwards, timesteps, self.widths)
+
+    @property
+    def widths(self) -> footprint.Widths:
+        """What working memory follows."""
+        return footprint.Widths(
+            hidden=self.hidden,
+            inner=self.inner,
+            ffn=self.ffn,
+            layers=self.layers,
+            dtype_bytes=self.dtype_bytes,
+        )
+
+    @property
+    def block(self) -> float:
+        """Bytes of one trunk block without its projections."""
+        return (self.trunk - self.outside_blocks) / max(1, self.layers)
 
     def alike(self, other: ModelSize) -> bool:
         """Whether a forward of both is the same work: the same widths and depth in the same compute type."""
@@ -89,6 +106,7 @@ def _as_float32(size: ModelSize) -> ModelSize:
     return ModelSize(
         dtype_bytes=4,
         text_encoder=2 * size.text_encoder,
+        text_layer=2 * size.text_layer,
         trunk=2 * size.trunk,
         outside_blocks=2 * size.outside_blocks,
         adaln=2 * size.adaln,
@@ -100,7 +118,7 @@ def _as_float32(size: ModelSize) -> ModelSize:
 def _read(folder: Path, dtype_bytes: int, task_folder: str, _changed: int) -> ModelSize:
     transformer, vae = _config(folder / task_folder), _config(folder / "vae")
     text = _config(folder / "text_encoder")
-    weights: dict[str, int] = {"adaln": 0, "outside_blocks": 0}
+    weights: dict[str, int] = {"adaln": 0, "outside_blocks": 0, "text_layer": 0}
     stored = 0
     for name in ("text_encoder", task_folder, "vae", "audio_vae"):
         loaded = 0
@@ -111,6 +129,8 @@ def _read(folder: Path, dtype_bytes: int, task_folder: str, _changed: int) -> Mo
                 weights["adaln"] += size
             elif not _cut(name, key):
                 loaded += size
+                if key.startswith("model.language_model.layers.0."):
+                    weights["text_layer"] += size
                 if name == task_folder and not key.startswith("transformer_blocks."):
                     weights["outside_blocks"] += size
         weights["trunk" if name == task_folder else name] = loaded

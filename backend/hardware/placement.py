@@ -8,29 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from backend import footprint
+from backend.footprint import NCCL, RESERVE
 from backend.hardware.choose import gpus_of, pick_gpus
-from backend.hardware.model_size import GIB, ModelSize
+from backend.hardware.model_size import CONDITIONER_LAYERS, GIB, ModelSize
 from backend.hardware.probe import Gpu, Hardware
 from backend.hardware.request_shape import RequestShape
 from backend.presets import Device, HardwarePreset, Offload
 from backend.types import Stage
 
-# Working memory, from measurements of the released model on one H200 (bench/results/step.json, decode.json):
-BASE_WORK = 0.165 * GIB  # of a forward, whatever its rows
-# 90.2 kB a row of hidden size 5376 beside the weights: three copies of the row, and 58 kB of packed q, k, v or
-# feed-forward, which tensor parallelism divides. Stock diffusers' forward takes 180 kB a row.
-ROW_COPIES, ROW_WIDE, ROW_STOCK = 3, 2.7, 16.8  # hidden sizes, (inner + ffn) sizes, hidden sizes
 TILE_BYTES = 136_000_000  # of one VAE tile in a stack, width 2048: (8.83 - 5.19) GiB for 28
-LIBRARIES = 0.6 * GIB  # CUDA context, cuBLAS and cuDNN workspaces, outside torch's allocator
-NCCL = 1.0 * GIB  # buffers and exchange overhead with peers: performance.md 1, two H200s, 44.7 GiB against 43.7
-RESERVE = 2 * GIB  # kept free by the runtime (backend.runtime.plan), LIBRARIES included
+LIBRARIES = 0.6 * GIB  # of RESERVE: CUDA context, cuBLAS and cuDNN workspaces, outside torch's allocator
+ROOMS = 2  # blocks that are whole at a time where they are gathered or streamed: one computes, one arrives
 ENCODER_PX_BYTES = 128 * 4 * 4  # first stage of the VAE's encoder: 128 channels, float32, four of them alive
 ENCODER_TILE_PX = 256 * 256 * 17
-# What the runtime plans for, before it knows a request (backend.runtime.plan.WORK_BYTES).
 # Host memory of a rank: torch, diffusers and transformers, and on a CPU the frames on their way to the encoder.
 CPU_PROCESS_GIB, GPU_PROCESS_GIB = 0.84, 3.0
 CPU_FRAME_PX_BYTES = 1500
-PLANNED_WORK = {Stage.ENCODE: 4 * GIB, Stage.DENOISE: 10 * GIB, Stage.DECODE: 5 * GIB}
 USED_IN = {
     Stage.ENCODE: ("text_encoder", "vae", "audio_vae"),
     Stage.DENOISE: ("transformer",),
@@ -106,13 +100,13 @@ def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size:
     if gpus_of(preset):
         gpus = pick_gpus(preset, hardware.gpus) or tuple(imaginary(preset))
     weights = [_weights(preset, size, shape, rank) for rank in range(preset.world_size)]
-    parked = _parked(preset, weights, gpus)
+    parked = _parked(preset, size, weights, gpus)
     case = _Case(preset, shape, size, parked)
     places = []
     for rank, (gpu, held) in enumerate(zip(gpus, weights, strict=True)):
         stages = tuple(_stage(stage, case, held, gpu) for stage in USED_IN)
         places.append(RankPlace(rank=rank, gpu=gpu, stages=stages))
-    host = _host(preset, shape, weights, parked, places)
+    host = _host(case, weights, places)
     placement = Placement(ranks=tuple(places), parked=parked, host=host)
     lacks = _gpu_lacks(placement) or _host_lacks(placement, hardware)
     return Placement(ranks=placement.ranks, parked=parked, host=host, lacks=lacks)
@@ -134,41 +128,48 @@ def imaginary(preset: HardwarePreset) -> list[Gpu]:
 
 
 def _weights(preset: HardwarePreset, size: ModelSize, shape: RequestShape, rank: int) -> dict[str, float]:
-    """Bytes of each component that `rank` holds."""
+    """Bytes of each component that `rank` has on its device while the component runs."""
     parallel, runtime = preset.parallel, preset.runtime
     tables = size.tables(shape.forwards, shape.timesteps)
     use_tables = runtime.adaln_tables and (tables < size.adaln or runtime.fast_load)
-    blocks = (size.trunk - size.outside_blocks) / parallel.tensor_parallel_size
-    if parallel.fsdp and parallel.ulysses_degree > 1:  # own shard, and two blocks gathered: one in use, one arriving
-        blocks = blocks / parallel.ulysses_degree + 2 * blocks / max(1, size.layers)
-    trunk = size.outside_blocks + blocks
-    adaln = 0.0 if use_tables else size.adaln / parallel.tensor_parallel_size
+    block = size.block / parallel.tensor_parallel_size
+    blocks = block * size.layers
+    if parallel.fsdp and parallel.ulysses_degree > 1:  # own shard, and the blocks that are gathered
+        blocks = blocks / parallel.ulysses_degree + ROOMS * block
     readers = parallel.conditioner_tensor_parallel
+    text = size.text_encoder / readers
+    if runtime.offload is Offload.BLOCKS:
+        blocks = min(blocks, (ROOMS + runtime.resident_layers) * block)
+        text -= (CONDITIONER_LAYERS - ROOMS) * size.text_layer / readers
+    adaln = 0.0 if use_tables else size.adaln / parallel.tensor_parallel_size
     return {
-        "text_encoder": size.text_encoder / readers if rank < readers else 0.0,
-        "transformer": trunk + adaln,
+        "text_encoder": text if rank < readers else 0.0,
+        "transformer": size.outside_blocks + blocks + adaln,
         "tables": float(tables) if use_tables else 0.0,
         "vae": float(size.vae),
         "audio_vae": float(size.audio_vae),
     }
 
 
-def _parked(preset: HardwarePreset, weights: list[dict[str, float]], gpus: tuple[Gpu | None, ...]) -> tuple[str, ...]:
+def _parked(
+    preset: HardwarePreset, size: ModelSize, weights: list[dict[str, float]], gpus: tuple[Gpu | None, ...]
+) -> tuple[str, ...]:
     """Components that wait in host memory, by the rule of backend.runtime.plan: only as many as must."""
     if preset.device is Device.CPU or preset.runtime.offload is Offload.NONE:
         return ()
     large = ("text_encoder", "transformer")
     room = min(gpu.memory_total_gib * GIB - RESERVE for gpu in gpus if gpu is not None)
     held = {name: max(each[name] for each in weights) for name in weights[0] if name != "tables"}
-    if preset.runtime.offload is Offload.AUTO and sum(held.values()) + max(PLANNED_WORK.values()) <= room:
+    work = footprint.planned_work(size.widths, preset.parallel, preset.runtime)
+    if preset.runtime.offload is Offload.AUTO and sum(held.values()) + max(work.values()) <= room:
         return ()
-    enough = all(_planned(stage, held, large) <= room for stage in USED_IN)
+    enough = all(_planned(stage, held, large) + work[stage.value] <= room for stage in USED_IN)
     return large if enough else tuple(held)
 
 
 def _planned(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) -> float:
     staying = sum(size for name, size in held.items() if name not in parked)
-    return staying + _visiting(stage, held, parked) + PLANNED_WORK[stage]
+    return staying + _visiting(stage, held, parked)
 
 
 def _visiting(stage: Stage, held: Mapping[str, float], parked: tuple[str, ...]) -> float:
@@ -220,29 +221,29 @@ def _work(stage: Stage, case: _Case, used: float, gpu: Gpu | None) -> list[Part]
             tiles = max(1, min(tiles, int((gpu.memory_total_gib * GIB - LIBRARIES - used) * 0.85 / tile)))
         return [Part(name=f"VAE stack of {tiles} tiles", gib=tiles * tile / GIB, basis=MEASURED)]
     parallel = preset.parallel
-    rows = -(-shape.rows // parallel.ulysses_degree)
-    if preset.runtime.fused_block:
-        wide = ROW_WIDE * (size.inner + size.ffn) / parallel.tensor_parallel_size / 2
-        row = ROW_COPIES * size.hidden + wide
-    else:
-        row = ROW_STOCK * size.hidden / parallel.tensor_parallel_size
-    parts = [Part(name="activations", gib=(BASE_WORK + rows * row * size.dtype_bytes) / GIB, basis=MEASURED)]
-    if parallel.ulysses_degree > 1:  # packed q, k, v to send and to receive
-        exchange = rows * 3 * size.inner / parallel.tensor_parallel_size * size.dtype_bytes * 2
+    forward = footprint.activations(shape.rows, size.widths, parallel, fused=preset.runtime.fused_block)
+    parts = [Part(name="activations", gib=forward / GIB, basis=MEASURED)]
+    if exchange := footprint.exchange(shape.rows, size.widths, parallel):  # packed q, k, v to send and to receive
         parts.append(Part(name="exchange", gib=exchange / GIB, basis="formula, checked on two H200s"))
     if preset.world_size > 1 and preset.device is Device.CUDA:
         parts.append(Part(name="NCCL", gib=NCCL / GIB, basis="measured on two H200s (performance.md 1)"))
     return parts
 
 
-def _host(
-    preset: HardwarePreset,
-    shape: RequestShape,
-    weights: list[dict[str, float]],
-    parked: tuple[str, ...],
-    places: list[RankPlace],
-) -> tuple[Part, ...]:
+def _stored(name: str, held: Mapping[str, float], size: ModelSize, preset: HardwarePreset) -> float:
+    """Bytes of a rank's parked component in host memory: what it has on its device, or all of it where that streams."""
+    if preset.runtime.offload is not Offload.BLOCKS:
+        return held[name]
+    if name == "text_encoder":
+        return size.text_encoder / preset.parallel.conditioner_tensor_parallel
+    if name == "transformer":
+        return size.outside_blocks + (size.trunk - size.outside_blocks) / preset.parallel.tensor_parallel_size
+    return held[name]
+
+
+def _host(case: _Case, weights: list[dict[str, float]], places: list[RankPlace]) -> tuple[Part, ...]:
     """Host memory of the fleet: every process, parked components, and on a CPU all that a GPU would hold."""
+    preset, shape, size, parked = case.preset, case.shape, case.size, case.parked
     basis = "measured: libraries of one rank"
     count = preset.world_size
     if preset.device is Device.CPU:
@@ -251,7 +252,7 @@ def _host(
             Part(name="weights and work", gib=sum(place.peak.gib for place in places), basis=FORMULA),
             Part(name="frames", gib=shape.width * shape.height * CPU_FRAME_PX_BYTES / GIB, basis=basis),
         )
-    waiting = sum(each[name] for each in weights for name in parked)
+    waiting = sum(_stored(name, each, size, preset) for each in weights for name in parked if each[name])
     parts = [Part(name="processes", gib=GPU_PROCESS_GIB * count, basis=basis)]
     if waiting:
         parts.append(Part(name="parked components", gib=waiting / GIB, basis=FORMULA))

@@ -18,8 +18,8 @@ class Residency:
     """Answers `place`: what is named is brought to the device, what may be parked and is not named leaves it.
 
     parked: names that wait in host memory. lazy: those of them that are brought by `ensure` only, when they really
-    run. stays: given component and parameter name, whether that one remains in host memory even then, since somebody
-    else brings it. on_leave: called with a component's name after it left, so that others let go of tensors they hold of it.
+    run. on_leave: called with a component's name after it left, so that others let go of tensors they hold of it.
+    stays: given component and parameter name, whether that one remains in host memory even while its component runs.
     """
 
     def __init__(

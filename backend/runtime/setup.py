@@ -19,6 +19,7 @@ from backend.h3.seams import Forward, Hooks, OnLoad
 from backend.presets import RuntimeOptions
 from backend.process.messages import Setup
 from backend.runtime import adaln_store, adaln_tables, conditioner, load, plan, shortage, streaming, vae_tiles
+from backend.runtime.adapters import AdapterError, Adapters, ChangedProjections
 from backend.runtime.attention import choose
 from backend.runtime.frames import to_host
 from backend.runtime.kernels import choose_kernels, triton_or_reason
@@ -27,7 +28,7 @@ from backend.runtime.preview import Previewer
 from backend.runtime.residency import Residency
 from backend.runtime.sizes import CONDITIONER_LAYER, Sizes, plan_name
 from backend.runtime.transformer import FastTransformer
-from backend.types import GenerationRequest, Stage
+from backend.types import Adapter, GenerationRequest, Stage
 
 Notify = Callable[[str], None]
 LONGEST = (300, 4)  # steps and distinct timesteps that tables must beat the projections for, to leave those unread
@@ -63,7 +64,7 @@ class Runtime:
         self._transformer_name = TRANSFORMERS[0]
         self._installed: adaln_tables.Installation | None = None
         self._memory: adaln_tables.MemoryReport | None = None
-        self.adapters = ""  # identity of adapters merged into the transformer; part of the tables' key
+        self._adapters: Adapters | None = None  # what is merged into the transformer that is loaded
         self.table_source = "none"
 
     @classmethod
@@ -82,6 +83,7 @@ class Runtime:
             load=self.load_component if self._options.fast_load else None,
             loaded=self.adopt,
             prepare_transformer=self.prepare_transformer,
+            adapt=self.adapt,
             begin_denoise=self.begin_denoise,
             decode_clip=self.decode_clip,
             help_decode=self.help_decode if self._sharing.helps_decode else None,
@@ -141,7 +143,16 @@ class Runtime:
             ranks=self._sharing.trunk,
             stream=None if self._streamer is None else self._streamer.trunk,
         )
+        self._adapters = Adapters(self._checkpoint / self._transformer_name, self._device)
         return self.fast
+
+    def adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        """Have exactly these adapters merged into the transformer. Raises AdapterError, with the model as it was."""
+        if self._adapters is None or self.fast is None:
+            raise RuntimeError("adapt before prepare_transformer: there is no transformer")
+        if adapters and (reason := self._sharing.no_adapters()):
+            raise AdapterError(f"adapters: {reason}; remove them, or choose a preset without that")
+        self._adapters.apply(self.fast.model, adapters, self._release)
 
     def _forget_transformer(self) -> None:
         """Let go of the transformer that was in use, so that no memory is held for two."""
@@ -193,7 +204,7 @@ class Runtime:
         folder = self._checkpoint / self._transformer_name
         # Device and precision decide the last bits, so tables made otherwise are other tables.
         identity = f"{adaln_store.checkpoint_identity(folder)} {self._device.type} {self._dtype}"
-        key = adaln_tables.TableKey.of(timesteps, identity, self.adapters)
+        key = adaln_tables.TableKey.of(timesteps, identity, "" if self._adapters is None else self._adapters.identity)
         if self._installed is not None and self._installed.tables.key == key:
             self.table_source = "in place"
             return
@@ -211,12 +222,13 @@ class Runtime:
         self, folder: Path, model: Any, timesteps: Sequence[Tensor], key: adaln_tables.TableKey
     ) -> adaln_tables.AdaLNTables:
         source: adaln_tables.Projections
-        if self.adapters:
-            # An adapter may have changed the projections: only the model itself knows them now.
-            source, self.table_source = adaln_tables.ModelProjections(model), "model"
-        else:
-            source = adaln_store.ShardProjections(folder, model, self._device, self._dtype)
-            self.table_source = "shards"
+        source = adaln_store.ShardProjections(folder, model, self._device, self._dtype)
+        self.table_source = "shards"
+        if self._adapters is not None and self._adapters.changes:
+            source, self.table_source = (
+                ChangedProjections(source, self._adapters.changes, self._device),
+                "shards, adapted",
+            )
         tables = adaln_tables.build(source, [each.to(self._device) for each in timesteps], key)
         try:
             self._store.save(tables)

@@ -50,7 +50,10 @@ class FastTransformer:
         notify: Notify,
         fused: bool = True,
         ranks: OneRank | None = None,
+        stream: Callable[[Sequence[BlockWeights]], Sequence[BlockWeights]] | None = None,
     ) -> None:
+        """`stream`: brings blocks whose matrices wait in host memory, one after the other."""
+        self._stream = stream
         self.model: Any = model
         self.kernels = kernels
         self._ranks = ranks or OneRank()
@@ -220,7 +223,8 @@ class FastTransformer:
 
     def _fuse(self) -> Sequence[BlockWeights] | None:
         try:
-            return self._ranks.blocks(self.model)
+            blocks = self._ranks.blocks(self.model)
+            return blocks if self._stream is None else self._stream(blocks)
         except NotFusable as reason:
             self._fused = False
             self._notify(f"The fused block is not used: {reason}. Steps are slower; results are the same.")

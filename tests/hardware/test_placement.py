@@ -6,6 +6,7 @@ import pytest
 from shapes import machine, shape
 
 from backend import presets
+from backend.footprint import Widths, planned_work
 from backend.hardware.choose import choose, lacking, pick_gpus
 from backend.hardware.model_size import GIB, ModelSize, size_of
 from backend.hardware.placement import place
@@ -193,15 +194,25 @@ def test_the_runtime_agrees_on_every_shipped_preset(name):
     hardware = machine(preset.world_size, preset.requires.gpu_memory_gib)
     placement = place(hardware, preset, shape(1344, 768, 124), SIZE)
     parallel = preset.parallel
-    share = parallel.tensor_parallel_size * (parallel.ulysses_degree if parallel.fsdp else 1)
+    tensor = parallel.tensor_parallel_size
+    blocks = (SIZE.trunk - SIZE.outside_blocks) // tensor
+    shards = blocks // parallel.ulysses_degree + 2 * blocks // 50 if parallel.fsdp else blocks
     weights = {
         "text_encoder": SIZE.text_encoder // parallel.conditioner_tensor_parallel,
-        "transformer": SIZE.outside_blocks + (SIZE.trunk - SIZE.outside_blocks) // share,
+        "transformer": SIZE.outside_blocks + shards,
         "vae": SIZE.vae,
         "audio_vae": SIZE.audio_vae,
     }
-    decided = plan.decide(weights, int(preset.requires.gpu_memory_gib * GIB), preset.runtime.offload)
+    layers = 48 * 975_196_672 // parallel.conditioner_tensor_parallel  # two of 50 are there
+    streamed = {
+        "text_encoder": weights["text_encoder"] - layers,
+        "transformer": SIZE.outside_blocks + (2 + preset.runtime.resident_layers) * blocks // 50,
+    }
+    work = planned_work(Widths(), parallel, preset.runtime)
+    room = int(preset.requires.gpu_memory_gib * GIB)
+    decided = plan.decide(weights, room, preset.runtime.offload, work, streamed)
     assert set(decided.parked) == set(placement.parked)
+    assert bool(decided.streamed) == (preset.runtime.offload is Offload.BLOCKS)
 
 
 def test_sizes_of_a_folder_are_read_from_its_headers(tiny_checkpoint):

@@ -227,7 +227,14 @@ def train(options: argparse.Namespace) -> None:
     limit = clock.limit_s - (options.judge_seconds if options.judge and options.task == "t2va" else 0)
     while clock.elapsed_s < limit and steps - first < options.max_steps:
         shard, group = rng.choices(choices, shares)[0]
-        losses.append(forward_backward(shard, group, block))
+        try:
+            losses.append(forward_backward(shard, group, block))
+        except Exception as error:
+            if block is packing.modulated_block:
+                raise
+            print(f"no compiled block from here on: {type(error).__name__}: {str(error)[:300]}", flush=True)
+            block = packing.modulated_block
+            continue
         descent.step(stage.learning_rate(clock, steps - first, (options.lr, options.lr_end)))
         steps += 1
         if clock.due():

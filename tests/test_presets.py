@@ -51,6 +51,17 @@ def test_shipped_presets_load():
             "[runtime]\nfast_load = false\n",
             r"odd\.toml.*conditioner_tensor_parallel=2: needs runtime\.fast_load",
         ),
+        (
+            '[runtime]\noffload = "blocks"\nfused_block = false\n',
+            r"odd\.toml.*offload=blocks: needs runtime\.fused_block",
+        ),
+        ('[runtime]\noffload = "blocks"\nfast_load = false\n', r"odd\.toml.*offload=blocks: needs runtime\.fast_load"),
+        (
+            'world_size = 2\n[runtime]\noffload = "blocks"\n[parallel]\nulysses_degree = 2\nfsdp = true\n',
+            r"odd\.toml.*offload=blocks: .*use one of both",
+        ),
+        ("[runtime]\nresident_layers = 3\n", r"odd\.toml.*resident_layers: needs runtime\.offload = blocks"),
+        ('[runtime]\noffload = "blocks"\nresident_layers = -1\n', r"odd\.toml.*resident_layers=-1"),
         ("[runtime]\nturbo = true\n", r"odd\.toml.*unknown key 'turbo'"),
         ("title = 'twice'\n", r"odd\.toml"),
         ("= nonsense", r"odd\.toml"),

@@ -117,11 +117,11 @@ def _expected(
     """Formula and measured rates alone."""
     gpu = placement.ranks[0].gpu
     step = rates.step(preset, shape, size, gpu)
-    moved = rates.denoise_move(size, placement)
+    moved = rates.denoise_move(preset, size, placement)
     return {
         Stage.PREPARE: rates.prepare(shape),
         Stage.LOAD: rates.load(size, gpu),
-        Stage.ENCODE: rates.encode(shape, size, placement),
+        Stage.ENCODE: rates.encode(preset, shape, size, placement),
         Stage.DENOISE: rates.Seconds(seconds=shape.forwards * step.seconds + moved, basis=step.basis),
         Stage.DECODE: rates.decode(preset, shape, gpu),
         Stage.MUX: rates.Seconds(seconds=rates.MUX_S, basis="measured: closing an MP4"),

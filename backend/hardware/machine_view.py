@@ -16,7 +16,7 @@ from backend.hardware.placement import Part, Placement, StageMemory
 from backend.hardware.probe import Gpu, GpuUser, Hardware
 from backend.hardware.request_shape import RequestShape
 from backend.hardware.topology import RankView
-from backend.presets import HardwarePreset
+from backend.presets import HardwarePreset, Offload
 from backend.types import Stage
 
 Case = tuple[RequestShape, ModelSize]  # the clip a preset is judged by, and the model it runs
@@ -152,7 +152,10 @@ def form(preset: HardwarePreset, parked: Sequence[str]) -> str:
         f"TP {parallel.tensor_parallel_size}" if parallel.tensor_parallel_size > 1 else "",
         "FSDP" if parallel.fsdp else "",
     ]
-    if parked:
+    if preset.runtime.offload is Offload.BLOCKS:
+        kept = preset.runtime.resident_layers
+        words.append("streamed block by block" + (f", {kept} kept" if kept else ""))
+    elif parked:
         names = ", ".join(name.replace("_", " ") for name in parked)
         words.append("all parked" if "vae" in parked else f"parked: {names}")
     else:

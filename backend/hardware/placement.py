@@ -136,19 +136,23 @@ def _weights(preset: HardwarePreset, size: ModelSize, shape: RequestShape, rank:
     blocks = block * size.layers
     if parallel.fsdp and parallel.ulysses_degree > 1:  # own shard, and the blocks that are gathered
         blocks = blocks / parallel.ulysses_degree + ROOMS * block
-    readers = parallel.conditioner_tensor_parallel
-    text = size.text_encoder / readers
+    readers, layers = parallel.conditioner_tensor_parallel, CONDITIONER_LAYERS
     if runtime.offload is Offload.BLOCKS:
         blocks = min(blocks, (ROOMS + runtime.resident_layers) * block)
-        text -= (CONDITIONER_LAYERS - ROOMS) * size.text_layer / readers
+        layers = ROOMS
     adaln = 0.0 if use_tables else size.adaln / parallel.tensor_parallel_size
     return {
-        "text_encoder": text if rank < readers else 0.0,
+        "text_encoder": _conditioner(size, layers, readers) if rank < readers else 0.0,
         "transformer": size.outside_blocks + blocks + adaln,
         "tables": float(tables) if use_tables else 0.0,
         "vae": float(size.vae),
         "audio_vae": float(size.audio_vae),
     }
+
+
+def _conditioner(size: ModelSize, layers: int, readers: int) -> float:
+    """Bytes of so many of the conditioner's layers, divided by its ranks, and of all that each of them holds whole."""
+    return size.text_encoder - CONDITIONER_LAYERS * size.text_layer + layers * size.text_layer / readers
 
 
 def _parked(
@@ -235,7 +239,7 @@ def _stored(name: str, held: Mapping[str, float], size: ModelSize, preset: Hardw
     if preset.runtime.offload is not Offload.BLOCKS:
         return held[name]
     if name == "text_encoder":
-        return size.text_encoder / preset.parallel.conditioner_tensor_parallel
+        return _conditioner(size, CONDITIONER_LAYERS, preset.parallel.conditioner_tensor_parallel)
     if name == "transformer":
         return size.outside_blocks + (size.trunk - size.outside_blocks) / preset.parallel.tensor_parallel_size
     return held[name]

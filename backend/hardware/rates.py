@@ -15,7 +15,7 @@ from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import Placement
 from backend.hardware.probe import Gpu
 from backend.hardware.request_shape import RequestShape
-from backend.presets import HardwarePreset
+from backend.presets import HardwarePreset, Offload
 from backend.types import Task
 
 RESULTS_DIR = Path(__file__).resolve().parent.parent.parent / "bench" / "results"
@@ -47,7 +47,8 @@ REACHED = 0.65  # of the nominal rate: one H200, 643 of 989 TFLOP/s at three siz
 REACHED_BY = {"5090": 0.9}
 UNKNOWN_TFLOPS = 100.0  # of a GPU that is in no list; a job or two of the user's own put it right
 # Exchanges over NVLink, effective: 6.75 s on two H200s against half of 12.75 s (performance.md 1); with it 4 and 8
-# GPUs come to the published 1.464 and 0.78 s of 124 frames within 4 %. PCIe 4 x16 moves about 20 GB/s.
+# GPUs come to the published 1.464 and 0.78 s of 124 frames within 4 %. PCIe 4 x16 moves about 20 GB/s,
+# from page-locked host memory too.
 NVLINK_BYTES_S, PCIE_BYTES_S = 121e9, 20e9
 UPLOAD_BYTES_S = 10e9  # parked weights from pageable host memory to the GPU
 READ_BYTES_S = 2e9  # weights from a local disk
@@ -74,16 +75,27 @@ class Seconds:
         return Seconds(seconds=self.seconds + other.seconds, basis=basis)
 
 
+def streamed_s(preset: HardwarePreset, size: ModelSize) -> float:
+    """Seconds that the trunk's blocks of one forward take to come from host memory; 0 where they are on the GPU."""
+    if preset.runtime.offload is not Offload.BLOCKS:
+        return 0.0
+    coming = max(0, size.layers - preset.runtime.resident_layers)
+    return coming * size.block / preset.parallel.tensor_parallel_size / PCIE_BYTES_S
+
+
 def step(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu | None) -> Seconds:
     """Seconds of one forward."""
     if gpu is None:
         return _on_cpu(preset, shape)
     alone, basis = _alone(shape, size, gpu)
+    coming = streamed_s(preset, size)
+    if coming:
+        basis += f"; weights streamed meanwhile at {PCIE_BYTES_S / 1e9:.0f} GB/s, an assumption"
     ranks = preset.parallel.ulysses_degree * preset.parallel.tensor_parallel_size
     if ranks == 1:
-        return Seconds(seconds=alone, basis=basis)
+        return Seconds(seconds=max(alone, coming), basis=basis)
     return Seconds(
-        seconds=alone / ranks + _exchange_s(preset, shape, size, gpu),
+        seconds=max(alone / ranks, coming) + _exchange_s(preset, shape, size, gpu),
         basis=f"{basis}, shared by {ranks} with exchanges over {gpu.link} (formula, checked on two H200s)",
     )
 
@@ -130,21 +142,26 @@ def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seco
     return Seconds(seconds=tiles * H200_TILE_S * factor + px * REST_PX_S, basis=basis)
 
 
-def encode(shape: RequestShape, size: ModelSize, placement: Placement) -> Seconds:
+def encode(preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement) -> Seconds:
     """Seconds of conditioning: prompt, pictures, and parked weights on their way to the GPU."""
     gpu = placement.ranks[0].gpu
     if gpu is None:
         return Seconds(seconds=CPU_ENCODE_S + shape.encoded_px * CPU_ENCODE_PX_S, basis=CPU_BASIS)
-    rate = (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS) * 0.5e12
-    work = ENCODE_S + 2.0 * size.text_encoder / size.dtype_bytes * shape.text_rows / rate
-    work += shape.encoded_px * ENCODE_PX_S * 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
-    moved = size.text_encoder if "text_encoder" in placement.parked else 0
-    return Seconds(seconds=work + moved / UPLOAD_BYTES_S, basis="prompt measured on NVIDIA H200, the rest formula")
+    nominal = nominal_tflops(gpu.name) or UNKNOWN_TFLOPS
+    work = ENCODE_S + 2.0 * size.text_encoder / size.dtype_bytes * shape.text_rows / (nominal * 0.5e12)
+    work += shape.encoded_px * ENCODE_PX_S * 989.0 / nominal
+    moved = size.text_encoder / preset.parallel.conditioner_tensor_parallel
+    rate = PCIE_BYTES_S if preset.runtime.offload is Offload.BLOCKS else UPLOAD_BYTES_S
+    moved_s = moved / rate if "text_encoder" in placement.parked else 0.0
+    return Seconds(seconds=work + moved_s, basis="prompt measured on NVIDIA H200, the rest formula")
 
 
-def denoise_move(size: ModelSize, placement: Placement) -> float:
-    """Seconds of bringing a parked transformer to the GPU before the first forward."""
-    return size.trunk / UPLOAD_BYTES_S if "transformer" in placement.parked else 0.0
+def denoise_move(preset: HardwarePreset, size: ModelSize, placement: Placement) -> float:
+    """Seconds of bringing a parked transformer, or what of it is not streamed, to the GPU before the first forward."""
+    if "transformer" not in placement.parked:
+        return 0.0
+    streamed = preset.runtime.offload is Offload.BLOCKS
+    return (size.outside_blocks if streamed else size.trunk) / UPLOAD_BYTES_S
 
 
 def prepare(shape: RequestShape) -> Seconds:

@@ -73,13 +73,24 @@ def test_an_unmeasured_card_is_scaled_by_its_data_sheet_and_says_so():
 
 def test_two_consumer_cards_are_near_what_was_published():
     """vLLM-Omni on two RTX 5090s: 8 min 38 s for 1344x768, 124 frames, 50 steps, everything included."""
-    hardware = machine(2, 31.84, name="NVIDIA GeForce RTX 5090")
-    parallel = Parallel(tensor_parallel_size=2, conditioner_tensor_parallel=2)
-    preset = dataclasses.replace(
-        BASE, world_size=2, parallel=parallel, runtime=RuntimeOptions(offload=Offload.COMPONENT)
-    )
+    hardware, preset = machine(2, 31.84, name="NVIDIA GeForce RTX 5090"), SHIPPED["2x32gb"]
     answer = forecast(hardware, question(preset, shape(1344, 768, 124), warm=True))
     assert answer.total_s == pytest.approx(8 * 60 + 38, rel=0.25)
+
+
+def test_streaming_costs_only_what_does_not_hide_behind_work():
+    """Blocks of 36.0 GiB at 20 GB/s are 1.93 s a forward: less than a full canvas takes, more than a small one."""
+    gpu = h200(1).gpus[0]
+    streamed = dataclasses.replace(BASE, runtime=RuntimeOptions(offload=Offload.BLOCKS))
+    large, small = shape(1344, 768, 124), shape(224, 128, 107)
+    assert rates.step(streamed, large, SIZE, gpu).seconds == rates.step(BASE, large, SIZE, gpu).seconds
+    assert rates.step(streamed, small, SIZE, gpu).seconds == pytest.approx(38.54e9 / 20e9, rel=0.01)
+    kept = dataclasses.replace(streamed, runtime=RuntimeOptions(offload=Offload.BLOCKS, resident_layers=25))
+    assert rates.step(kept, small, SIZE, gpu).seconds == pytest.approx(38.54e9 / 2 / 20e9, rel=0.01)
+    assert "20 GB/s, an assumption" in rates.step(streamed, small, SIZE, gpu).basis
+    whole = forecast(machine(1, 44.98, name="NVIDIA L40S"), question(SHIPPED["1x48gb"], large, warm=True))
+    assert whole.refusal is None
+    assert whole.times[2].seconds > 51.5e9 / 20e9  # the conditioner comes once
 
 
 def test_slow_links_cost_more_than_fast_ones():

@@ -21,7 +21,7 @@ def shared():
 def copies(monkeypatch):
     """Stands in for a GPU: to be moved there is to be copied, which the address tells."""
 
-    def copied(module, device):
+    def copied(module, device, _stays):
         return [(each, each.detach().clone()) for each in [*module.parameters(), *module.buffers()]]
 
     monkeypatch.setattr(residency_module, "on_device", copied)
@@ -95,3 +95,10 @@ def test_on_a_gpu_memory_follows_the_plan():
     residency.place({"b": b})
     assert torch.cuda.memory_allocated() - before == held
     assert torch.equal(a(x), expected)
+
+
+def test_what_stays_home_is_not_moved():
+    module = shared()
+    moved = on_device(module, torch.device("meta"), lambda name: name == "second")
+    assert [tensor is module.second for tensor, _ in moved] == [False, False]
+    assert len(moved) == 2

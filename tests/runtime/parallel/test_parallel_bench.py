@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def test_forms_are_measured_and_compared_and_what_is_left_out_is_told(tmp_path):
     command = [sys.executable, "-m", "bench.parallel", "--tiny", "--parts", "one,overlapped,mapped,decode"]
     done = subprocess.run(
-        [*command, "--repeats", "1", "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=150
+        [*command, "--repeats", "1", "--out", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=290
     )
     assert done.returncode == 0, done.stderr
     content = json.loads((tmp_path / "parallel-tiny.json").read_text())

@@ -106,6 +106,13 @@ class Parallel:
     conditioner_tensor_parallel: int = 1  # the first so many ranks encode, and tell the others
     vae_tile_parallel: bool = True  # every rank decodes some tiles of each chunk; off: rank 0 decodes alone
 
+    @property
+    def no_adapters(self) -> str | None:
+        """Why adapters cannot be merged into weights that ranks hold like this, or None."""
+        if self.tensor_parallel_size > 1:
+            return f"with tensor_parallel_size={self.tensor_parallel_size} each rank holds a part of every weight"
+        return "with fsdp each rank holds a part of every weight" if self.fsdp else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwarePreset:

@@ -26,6 +26,7 @@ class FleetEngine:
     """One fleet at a time, made anew whenever the last one broke. Subclasses name the model and their conditions."""
 
     MODEL: str
+    ADAPTERS = False  # whether its ranks merge LoRA files
     capabilities = Capabilities(tasks=frozenset(Task))
 
     def __init__(self, preset: HardwarePreset, checkpoint: Path, settings: Settings) -> None:
@@ -78,7 +79,7 @@ class FleetEngine:
         """Why this engine cannot render `request`, or None."""
         if request.task not in self.capabilities.tasks:
             return f"task={request.task.value}: this engine does not render it"
-        if request.sampling.adapters:
+        if request.sampling.adapters and not self.ADAPTERS:
             return "adapters: this engine does not apply LoRA files; remove them"
         return None
 

@@ -19,6 +19,7 @@ class NativeEngine(FleetEngine):
     """The fleet with the real model."""
 
     MODEL = "native"
+    ADAPTERS = True
 
     def unavailable(self) -> str | None:
         """Why this machine cannot run the preset, or None."""
@@ -37,9 +38,12 @@ class NativeEngine(FleetEngine):
         return probe(only=self._spec.settings.gpus)
 
     def rejects(self, request: GenerationRequest) -> str | None:
-        """Why this engine cannot render `request`: an adapter, or a task whose transformer the checkpoint lacks."""
+        """Why this engine cannot render `request`, or None: its transformer is not there, adapters on split weights."""
         folder = "transformer_ref" if request.task is Task.REF2VA else "transformer"
         checkpoint = Path(self._spec.checkpoint)
         if checkpoint.is_dir() and not (checkpoint / folder).is_dir():
             return f"task={request.task.value}: the checkpoint {checkpoint} has no {folder}/; download it first"
+        if request.sampling.adapters and (reason := self._preset.parallel.no_adapters):
+            preset = self._preset.name
+            return f"adapters: preset {preset} cannot merge them: {reason}; remove them, or choose another preset"
         return super().rejects(request)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor, nn
 
-from backend.types import Stage
+from backend.types import Adapter, Stage
 
 OnLoad = Callable[[str, int, int], None]  # component, bytes read so far, bytes in all
 LoadModel = Callable[[str, type, Path, OnLoad], nn.Module | None]  # component, its class, its folder
@@ -40,10 +40,10 @@ class Monitor(Protocol):
 
 
 class Sink(Protocol):
-    """Where decoded media go. The sound comes first, whole; the pictures follow in order."""
+    """Where decoded media go, both in order; the sound of a picture comes before it."""
 
     def audio(self, samples: np.ndarray) -> None:
-        """float32 (2, samples) in -1..1 at 32 kHz; called once, before the first `video`."""
+        """float32 (2, samples) in -1..1 at 32 kHz, what follows the samples before."""
 
     def video(self, frames: np.ndarray) -> None:
         """uint8 (n, height, width, 3), the next n frames at 24 fps."""
@@ -82,6 +82,8 @@ class Hooks:
         what it returns) leaves it to the libraries' own loaders.
     loaded: told of every model right after it was loaded, by either way.
     prepare_transformer: wraps a freshly loaded transformer; what it returns is called in its place.
+    adapt: has exactly these adapters applied to the transformer; called for every request, before anything is computed.
+        Without it, a request with adapters is refused.
     begin_denoise: told the distinct timesteps of every forward, in order, before the first one.
     decode_clip: decodes one clip of latents (see `stock_decode_clip`), on the rank that has a sink.
     help_decode: does a rank's share of a clip that the rank with the sink decodes; None: that one decodes alone.
@@ -96,6 +98,7 @@ class Hooks:
     load: LoadModel | None = None
     loaded: Callable[[str, nn.Module], None] | None = None
     prepare_transformer: Callable[[nn.Module], Forward] = _unchanged
+    adapt: Callable[[tuple[Adapter, ...]], None] | None = None
     begin_denoise: Callable[[tuple[Tensor, ...]], None] | None = None
     decode_clip: Callable[[Any, Tensor], Tensor] = stock_decode_clip
     help_decode: Callable[[Any, Tensor], None] | None = None

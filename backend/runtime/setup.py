@@ -64,6 +64,7 @@ class Runtime:
         self._transformer_name = TRANSFORMERS[0]
         self._installed: adaln_tables.Installation | None = None
         self._memory: adaln_tables.MemoryReport | None = None
+        self._no_adapters = setup.parallel.no_adapters
         self._adapters: Adapters | None = None  # what is merged into the transformer that is loaded
         self.table_source = "none"
 
@@ -150,8 +151,8 @@ class Runtime:
         """Have exactly these adapters merged into the transformer. Raises AdapterError, with the model as it was."""
         if self._adapters is None or self.fast is None:
             raise RuntimeError("adapt before prepare_transformer: there is no transformer")
-        if adapters and (reason := self._sharing.no_adapters()):
-            raise AdapterError(f"adapters: {reason}; remove them, or choose a preset without that")
+        if adapters and self._no_adapters is not None:
+            raise AdapterError(f"adapters: {self._no_adapters}; remove them, or choose a preset without that")
         self._adapters.apply(self.fast.model, adapters, self._release)
 
     def _forget_transformer(self) -> None:

@@ -99,13 +99,12 @@ class BlankRuntime(Runtime):
     def __init__(self, setup: Setup, device: torch.device) -> None:
         self.said: list[str] = []
         super().__init__(setup, device, self.said.append)
-        self.tables_s: list[float] = []
 
     def load_component(self, name: str, kind: type, folder: Path, on_load: OnLoad) -> nn.Module | None:
         """The outline that the loader would fill, filled with random numbers; what it leaves unread stays unread."""
         model, wanted = self._outline(name, kind, folder)
         home = torch.device("cpu") if name in self.plan.parked else self._device
-        models.random_weights(model, home, self._dtype, only=set(wanted))
+        models.random_weights(model, self._device, self._dtype, only=set(wanted), home=home)
         if name == "vae":
             nano._smooth_pictures(model, torch.Generator().manual_seed(0))
         return model

@@ -81,14 +81,20 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="the tiny model and small canvases, for a CPU")
     parser.add_argument("--forwards", type=int, default=3, help="of each request")
     parser.add_argument("--only", default="", help="numbers of the requests to run, comma-separated, from 0")
+    parser.add_argument("--preset", default=None, help="this one instead of the one the program would choose")
+    parser.add_argument("--card-gib", type=float, default=0.0, help="use so much of the GPU, as if it had no more")
     parser.add_argument("--host-ram-gib", type=float, default=0.0, help="where the machine shows less than it has")
     parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
     options = parser.parse_args()
     device = torch.device("cuda" if torch.cuda.is_available() and not options.tiny else "cpu")
+    if options.card_gib:
+        whole = torch.cuda.get_device_properties(device).total_memory
+        torch.cuda.set_per_process_memory_fraction(options.card_gib * GIB / whole)
+    name = f"forecast-{options.preset or 'tiny'}" if options.preset or options.tiny else "forecast"
     with tempfile.TemporaryDirectory() as folder:
         bench = _Bench(device, Path(folder), options)
         for content in bench.measure():
-            path = report.write("forecast-tiny" if options.tiny else "forecast", content, options.out)
+            path = report.write(name, content, options.out)
     print(report.table(content["rows"], COLUMNS))
     print("within:", content["within"], "written:", path)
 
@@ -101,7 +107,7 @@ class _Bench:
         self.geometry = blank_checkpoint.GEOMETRY[options.tiny]
         checkpoint = blank_checkpoint.write(folder / "checkpoint", options.tiny)
         self.hardware = _hardware(options)
-        self.preset, self.reason = _chosen(self.hardware, options.tiny)
+        self.preset, self.reason = _chosen(self.hardware, "tiny-cpu" if options.tiny else options.preset)
         self.size = functools.partial(size_of, checkpoint, 2 if self.preset.dtype.value == "bfloat16" else 4)
         setup = Setup(
             run="bench",
@@ -308,16 +314,19 @@ def _hardware(options: argparse.Namespace) -> Hardware:
     found = probe(Path.cwd())
     if options.host_ram_gib:
         found = dataclasses.replace(found, ram_total_gib=options.host_ram_gib, ram_free_gib=options.host_ram_gib)
+    if options.card_gib:
+        gpus = (dataclasses.replace(each, memory_total_gib=options.card_gib) for each in found.gpus)
+        found = dataclasses.replace(found, gpus=tuple(gpus))
     print(found, flush=True)
     return found
 
 
-def _chosen(hardware: Hardware, tiny: bool) -> tuple[HardwarePreset, str]:
-    """The preset the program would choose if the model lay on this disk; the tiny one's by its name."""
+def _chosen(hardware: Hardware, name: str | None) -> tuple[HardwarePreset, str]:
+    """The preset called `name`, or the one that the program would choose if the model lay on this disk."""
     shipped = presets.hardware_presets()
-    if not tiny:
-        shipped = {name: each for name, each in shipped.items() if each.checkpoint != "tiny"}
-    choice = choose(shipped, hardware, lambda _: None, "tiny-cpu" if tiny else None)
+    if name is None:
+        shipped = {key: each for key, each in shipped.items() if each.checkpoint != "tiny"}
+    choice = choose(shipped, hardware, lambda _: None, name)
     print(choice.reason, flush=True)
     return choice.preset, choice.reason
 

@@ -115,12 +115,17 @@ TINY_SHAPES = (Shape(160, 96, 22), Shape(96, 96, 22))
 
 
 def random_weights(
-    model: nn.Module, device: torch.device, dtype: torch.dtype, seed: int = 0, only: Container[str] | None = None
+    model: nn.Module,
+    device: torch.device,
+    dtype: torch.dtype,
+    seed: int = 0,
+    only: Container[str] | None = None,
+    home: torch.device | None = None,
 ) -> nn.Module:
     """Give a model made on the meta device weights on `device`; modules that its class pins stay float32.
 
     Matrices are drawn with the variance that keeps activations at one, vectors as ones or zeros with 10 % of noise.
-    only: names of the parameters that get any; the others stay as they are.
+    only: names of the parameters that get any; the others stay as they are. home: where they are put once drawn.
     """
     generator = torch.Generator(device).manual_seed(seed)
     pinned = tuple(model._keep_in_fp32_modules or ())
@@ -135,11 +140,11 @@ def random_weights(
             values.normal_(0, 0.1, generator=generator)
             if "norm" in name and name.endswith("weight"):
                 values += 1
-        _replace(model, name, nn.Parameter(values, requires_grad=False))
+        _replace(model, name, nn.Parameter(values if home is None else values.to(home), requires_grad=False))
     for name, buffer in list(model.named_buffers()):
         if buffer.is_meta:
             raise ValueError(f"buffer {name} has no values: build the model with buffers on the CPU")
-        _replace(model, name, buffer.to(device))
+        _replace(model, name, buffer.to(device if home is None else home))
     return model.eval()
 
 

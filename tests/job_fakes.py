@@ -150,6 +150,7 @@ class FakeCheckpoint:
     geometry: Geometry = GEOMETRY
     ready: bool = True
     state: str = "ready"
+    default_steps: int = 6
 
 
 def fake_services(world: World) -> Services:

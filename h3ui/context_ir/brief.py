@@ -39,7 +39,7 @@ def brief(target: Target) -> str:
     """The whole instruction for a prompt of `target`."""
     told = [
         "You write prompts for a model that makes a video together with its sound. Turn what the user gives you into "
-        "one prompt in the form below, in English apart from spoken words and visible text. Keep everything the user asks "
+        "one prompt in the form below, in English apart from spoken words and visible text. Keep all the user asks "
         "for. Answer with the prompt alone: no comment, no Markdown, no quotation marks around it.",
         f"The video lasts {target.duration_s:.2f} seconds at 24 frames a second.",
     ]

@@ -21,6 +21,7 @@ _SHOT = re.compile(
     re.IGNORECASE,
 )
 _LINE = re.compile(r"(<d>\s*+)(?:\[([^\]\[\n<>]{1,40})\](\s*+))?((?:(?!<d>|</d>).)*+)(</d>)", re.DOTALL)
+_ARTICLES = re.compile(r"\b(?:the|an?)\b", re.IGNORECASE)
 _SPEAKERS = re.compile(r"\(\s*(S[0-9]{1,2}(?:\s*,\s*S[0-9]{1,2})*)\s*\)")
 
 
@@ -134,5 +135,11 @@ def _ids(text: str) -> tuple[str, ...]:
 
 
 def _who(body: str, match: re.Match[str]) -> str:
-    before = re.split(r"[.!?]\s|</d>|,\s", body[: match.start()])[-1].strip()
-    return " ".join(before.split()[-12:])
+    """The words before an id that say who it is: a tag, or the phrase from its article on; at most 12 words."""
+    clause = re.split(r"[.!?]\s|</d>", body[: match.start()])[-1].strip()
+    if clause.endswith(">"):
+        return clause[clause.rfind("<") :]
+    articles = [*_ARTICLES.finditer(clause)]
+    definite = [found for found in articles if found[0].lower() == "the"]
+    start = (definite or articles)[-1].start() if articles else 0
+    return " ".join(clause[start:].split()[:12])

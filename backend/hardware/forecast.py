@@ -88,6 +88,7 @@ class Question:
     input_bytes: int = 0
     history: Sequence[FinishedJob] = ()
     warm: bool = False  # the engine is up already
+    tabulated: bool = False  # AdaLN tables of its schedule are kept; else finished jobs of the same schedule tell
     others: Sequence[HardwarePreset] = ()  # presets that run on this machine as well
 
 
@@ -95,34 +96,49 @@ def forecast(hardware: Hardware, question: Question) -> Forecast:
     """The forecast of one request on one preset of one machine."""
     preset, shape, size = question.preset, question.shape, question.size
     placement = place(hardware, preset, shape, size)
-    expected = _expected(preset, shape, size, placement)
-    past = [(job, _expected(preset, job.shape, size, placement)) for job in question.history[:RECENT]]
+    known = question.tabulated or any(_same_schedule(job.shape, shape) for job in question.history)
+    expected = _expected(preset, shape, size, placement, tabulated=known)
+    past = []
+    for number, job in enumerate(question.history[:RECENT]):  # newest first: an older one may have made its tables
+        older = any(_same_schedule(other.shape, job.shape) for other in question.history[number + 1 :])
+        past.append((job, _expected(preset, job.shape, size, placement, tabulated=older)))
     times = tuple(_corrected(stage, value, past, question) for stage, value in expected.items())
     denoise = next(time.seconds for time in times if time.stage is Stage.DENOISE)
+    forward = rates.step(preset, shape, size, placement.ranks[0].gpu).seconds
+    # A forward as it is corrected: its share of the stage, of which moves and tables are the rest.
+    step_s = forward * denoise / expected[Stage.DENOISE].seconds
     disk = _disk(question)
     return Forecast(
         preset=preset.name,
         shape=shape,
         placement=placement,
         times=times,
-        step_s=denoise / max(1, shape.forwards),
+        step_s=step_s,
         disk=disk,
         refusal=_refusal(hardware, question, placement, disk),
     )
 
 
+def _same_schedule(one: RequestShape, other: RequestShape) -> bool:
+    """Whether two requests share AdaLN tables: as many forwards, of the same task."""
+    return (one.forwards, one.task, one.timesteps) == (other.forwards, other.task, other.timesteps)
+
+
 def _expected(
-    preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement
+    preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement, *, tabulated: bool
 ) -> dict[Stage, rates.Seconds]:
     """Formula and measured rates alone."""
     gpu = placement.ranks[0].gpu
     step = rates.step(preset, shape, size, gpu)
+    denoise = rates.Seconds(seconds=shape.forwards * step.seconds, basis=step.basis)
+    if not tabulated and (tables := rates.tabulate(preset, size, gpu)) is not None:
+        denoise += tables
     moved = rates.denoise_move(preset, size, placement)
     return {
         Stage.PREPARE: rates.prepare(shape),
         Stage.LOAD: rates.load(size, gpu),
         Stage.ENCODE: rates.encode(preset, shape, size, placement),
-        Stage.DENOISE: rates.Seconds(seconds=shape.forwards * step.seconds + moved, basis=step.basis),
+        Stage.DENOISE: rates.Seconds(seconds=denoise.seconds + moved, basis=denoise.basis),
         Stage.DECODE: rates.decode(preset, shape, gpu),
         Stage.MUX: rates.Seconds(seconds=rates.MUX_S, basis="measured: closing an MP4"),
     }

@@ -164,6 +164,14 @@ def denoise_move(preset: HardwarePreset, size: ModelSize, placement: Placement) 
     return (size.outside_blocks if streamed else size.trunk) / UPLOAD_BYTES_S
 
 
+def tabulate(preset: HardwarePreset, size: ModelSize, gpu: Gpu | None) -> Seconds | None:
+    """Seconds of making AdaLN tables for a schedule that is new here: every projection is read once."""
+    if gpu is None or not preset.runtime.adaln_tables:
+        return None
+    seconds = size.adaln / READ_BYTES_S
+    return Seconds(seconds=seconds, basis=f"{seconds:.0f} s once for the tables of a schedule that is new here")
+
+
 def prepare(shape: RequestShape) -> Seconds:
     """Seconds of decoding media in limited children."""
     if shape.task is Task.T2VA:

@@ -1,10 +1,14 @@
+import dataclasses
 import json
+import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from backend import codec
 from backend.errors import UnusableResult, WriteFailure
+from backend.events import Notice, PreviewReady
 from backend.presets import Device, Dtype
 from backend.process.messages import Setup
 from backend.types import (
@@ -140,3 +144,67 @@ def test_versions_name_what_is_installed_only():
     found = sidecar.versions(("numpy", "no-such-distribution"))
     assert found["numpy"] == np.__version__
     assert set(found) == {"python", "numpy"}
+
+
+def watched(folder, count=107):
+    """An output that tells, and what it told."""
+    told = []
+    report = Report(0, told.append)
+    render = order(folder)
+    sampling = dataclasses.replace(render.request.sampling, num_frames=count)
+    render = dataclasses.replace(render, request=dataclasses.replace(render.request, sampling=sampling))
+    return render, report, told
+
+
+def test_a_picture_is_whole_told_and_gone_at_the_end(tmp_path):
+    render, report, told = watched(tmp_path)
+    ramp = np.arange(8 * 16 * 3, dtype=np.uint8).reshape(8, 16, 3)
+    with Output(render, report) as output:
+        for step in (1, 2):
+            output.preview(step, ramp + step)
+            assert np.array_equal(np.asarray(Image.open(tmp_path / "preview.png")), ramp + step)
+    assert told == [PreviewReady(path=tmp_path / "preview.png", step=step) for step in (1, 2)]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_takes_no_picture_is_said_once_and_ends_the_pictures_only(tmp_path):
+    render, report, told = watched(tmp_path)
+    (tmp_path / "preview.png").mkdir()  # nothing can be put in its place
+    with Output(render, report) as output:
+        output.preview(1, np.zeros((8, 16, 3), np.uint8))
+        output.preview(2, np.zeros((8, 16, 3), np.uint8))
+        assert [type(event) for event in told] == [Notice]
+        assert "preview.png could not be written" in told[0].message
+        (tmp_path / "preview.png").rmdir()
+
+
+def test_the_first_seconds_are_told_while_the_rest_comes_and_their_time_is_recorded(tmp_path):
+    render, report, told = watched(tmp_path)
+    report.stage(Stage.DECODE)
+    with Output(render, report) as output:
+        output.audio(np.full((2, round(107 / 24 * 32000)), 0.1, np.float32))
+        for _ in range(7):
+            output.video(frames(17))
+        wait_until(lambda: PreviewReady(path=tmp_path / "stream.mp4", step=4) in told)
+        assert (tmp_path / "stream.mp4").stat().st_size > 1000
+        wait_until(lambda: output._writer.first_second_at is not None)
+        end = output.seal({}, print)
+    assert 0 < end.details["first_second_s"] < 60
+    assert {path.name for path in tmp_path.iterdir()} == {"video.mp4", "video.json"}
+
+
+def test_a_quality_preset_can_do_without(tmp_path):
+    render, report, told = watched(tmp_path)
+    render = dataclasses.replace(render, encoder=EncoderSettings(stream=False))
+    with Output(render, report) as output:
+        output.audio(np.full((2, 140_000), 0.1, np.float32))
+        output.video(frames(107))
+        end = output.seal({}, print)
+    assert not told and "first_second_s" not in end.details
+
+
+def wait_until(holds, timeout_s=20.0):
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

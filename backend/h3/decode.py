@@ -5,6 +5,7 @@ Replaces diffusers' decode blocks and mirrors `AutoencoderKLMiniMaxH3._decode`: 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from diffusers.models.modeling_utils import get_parameter_dtype
 from torch import Tensor
 
 from backend.h3.seams import stock_to_host
+from backend.types import AUDIO_SAMPLE_RATE, FPS
 
 AUDIO_CHUNK = 60  # latents (1.5 s) decoded together, beside their context
 # Samples on each side that one anti-aliased activation reads: 12 taps up and 12 taps down, at twice the rate.
@@ -80,6 +82,17 @@ def audio_chunks(audio_vae: Any, audio_latents: Tensor) -> Iterator[Tensor]:
 def audio_chunk_starts(count: int) -> range:
     """Where the chunks of `count` audio latents begin."""
     return range(0, count, AUDIO_CHUNK)
+
+
+def audio_ahead(vae: Any, audio_vae: Any, count: int) -> Iterator[int]:
+    """For each clip, how many more chunks of `count` audio latents must be decoded to be heard with its frames."""
+    seconds = AUDIO_CHUNK * audio_vae.hop_length / AUDIO_SAMPLE_RATE
+    chunks = len(audio_chunk_starts(count))
+    had = 0
+    for clip in itertools.count(1):
+        wanted = min(chunks, math.ceil(clip * frames_of_a_clip(vae) / FPS / seconds))
+        yield wanted - had
+        had = wanted
 
 
 def audio_context(audio_vae: Any) -> int:

@@ -5,7 +5,9 @@ Decides the order of stages; what a machine does differently is handed in as `Ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import torch
 from diffusers.modular_pipelines.modular_pipeline import PipelineState
 from torch import Tensor
 
+from backend.errors import H3Error
 from backend.h3 import conditioning, decode, layout, schedule
 from backend.h3.components import SHARED, TRANSFORMERS, H3Components, Loader
 from backend.h3.denoise import denoise
 from backend.h3.seams import Forward, Generated, Hooks, Monitor, OnLoad, Sink, Stopped
-from backend.types import GenerationRequest, PreparedMedia, Stage, Task
+from backend.types import Adapter, GenerationRequest, PreparedMedia, Stage, Task
 
 __all__ = ["Generated", "Hooks", "Monitor", "Pipeline", "Sink", "Stopped"]
 
@@ -83,6 +86,7 @@ class Pipeline:
             _enter(monitor, Stage.LOAD, f"loading {TRANSFORMER_OF[task]}", 0, steps)
             self.use(task)
         assert self._forward is not None
+        self._adapt(request.sampling.adapters)
 
         _enter(
             monitor, Stage.ENCODE, "reading the prompt" if task is Task.T2VA else "reading prompt and media", 0, steps
@@ -104,29 +108,39 @@ class Pipeline:
 
         _enter(monitor, Stage.DECODE, "", steps, steps)
         if sink is None:
-            self._help_decode(latents, audio_latents, monitor, steps)
+            self._help_decode((latents, audio_latents), monitor, steps)
             return None
-        audio = self._decode_audio(audio_latents, sink, monitor, steps)
-        self._decode_video(latents, sink, monitor, steps)
+        audio = self._decode((latents, audio_latents), sink, monitor, steps)
         return Generated(latents=latents.float().cpu(), audio_latents=audio_latents.float().cpu(), audio=audio)
 
-    def _decode_audio(self, audio_latents: Tensor, sink: Sink, monitor: Monitor, steps: int) -> Tensor:
-        self._place(("audio_vae",))
-        parts = []
-        for samples in decode.audio_chunks(self.components.audio_vae, audio_latents):
-            parts.append(samples)
-            _go_on(monitor, steps)
-        audio = torch.cat(parts, dim=-1)
-        sink.audio(audio.numpy())
-        return audio
+    def _adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        if self.hooks.adapt is not None:
+            self.hooks.adapt(adapters)
+        elif adapters:
+            raise H3Error("adapters: are not applied here; remove them")
 
-    def _decode_video(self, latents: Tensor, sink: Sink, monitor: Monitor, steps: int) -> None:
+    def _decode(self, made: tuple[Tensor, Tensor], sink: Sink, monitor: Monitor, steps: int) -> Tensor:
+        """Sound and pictures to `sink`, the sound of a clip before its pictures; returns all of the sound."""
+        latents, audio_latents = made
         vae = self.components.vae
-        self._place(("vae",))
+        sound, parts = decode.audio_chunks(self.components.audio_vae, audio_latents), list[Tensor]()
+        ahead = self._sound_ahead(latents, audio_latents)
+        self._place(("audio_vae",) if latents.is_cuda else ("audio_vae", "vae"))
+
+        def hear(count: int) -> None:
+            for samples in itertools.islice(sound, count):
+                parts.append(samples)
+                sink.audio(samples.numpy())
+                _go_on(monitor, steps)
+
+        hear(next(ahead))
+        if latents.is_cuda:
+            self._place(("vae",))
 
         def decode_clip(vae: Any, clip: Tensor) -> Tensor:
             # Asked before a clip and nowhere else: frames reach the host later than the next clip is started, and all
             # ranks must have started as many clips when they agree to stop.
+            hear(next(ahead))
             _go_on(monitor, steps)
             return self.hooks.decode_clip(vae, clip)
 
@@ -135,19 +149,41 @@ class Pipeline:
             sink.video(frames.numpy())
             done += frames.shape[0]
             monitor.frames(done, total)
+        hear(sys.maxsize)
+        return torch.cat(parts, dim=-1)
 
-    def _help_decode(self, latents: Tensor, audio_latents: Tensor, monitor: Monitor, steps: int) -> None:
+    def _help_decode(self, made: tuple[Tensor, Tensor], monitor: Monitor, steps: int) -> None:
         """What a rank without a sink does while another decodes: the same questions, and its share of each clip."""
-        for _ in decode.audio_chunk_starts(audio_latents.shape[-1]):
-            _go_on(monitor, steps)
+        latents, audio_latents = made
         vae, total = self.components.vae, decode.count_frames(self.components.vae, latents.shape[2])
+        ahead, left = self._sound_ahead(latents, audio_latents), len(decode.audio_chunk_starts(audio_latents.shape[-1]))
+
+        def let_pass(count: int) -> int:
+            for _ in range(count):
+                _go_on(monitor, steps)
+            return left - count
+
+        left = let_pass(next(ahead))
         if self.hooks.help_decode is not None:
             self._place(("vae",))
         for number, clip in enumerate(decode.clips(vae, latents), start=1):
+            left = let_pass(next(ahead))
             _go_on(monitor, steps)
             if self.hooks.help_decode is not None:
                 self.hooks.help_decode(vae, clip)
             monitor.frames(min(number * decode.frames_of_a_clip(vae), total), total)
+        let_pass(left)
+
+    def _sound_ahead(self, latents: Tensor, audio_latents: Tensor) -> Iterator[int]:
+        """Chunks of sound to decode at the start, and before each clip.
+
+        On a GPU all of it at the start: 15 s take 0.1 s, and no clip then waits for a copy between. On a CPU, where it
+        takes as long as the pictures, a clip at a time, so that the first second does not wait for the last.
+        """
+        count = audio_latents.shape[-1]
+        if latents.is_cuda:
+            return itertools.chain((len(decode.audio_chunk_starts(count)),), itertools.repeat(0))
+        return itertools.chain((0,), decode.audio_ahead(self.components.vae, self.components.audio_vae, count))
 
     def _run(self, blocks: Iterable[Any], state: PipelineState) -> None:
         for block in blocks:

@@ -207,6 +207,7 @@ class Mp4Writer:
                 self._mux(container, video.encode(frame))
             if self._stop.is_set():
                 return
+            self._told = True  # who was not told by now will have the finished file as soon
             self._mux(container, video.encode(None))
             self._mux(container, self._sound.finish(audio))
             if self._twin is not None:

@@ -55,11 +55,11 @@ class Collect:
 
     def __init__(self) -> None:
         self._pictures: list[np.ndarray] = []
-        self._sound: np.ndarray | None = None
+        self._sound: list[np.ndarray] = []
 
     def audio(self, samples: np.ndarray) -> None:
-        """Take the whole sound."""
-        self._sound = samples.copy()
+        """Take the next samples."""
+        self._sound.append(samples.copy())
 
     def video(self, frames: np.ndarray) -> None:
         """Take the next frames."""
@@ -75,8 +75,7 @@ class Collect:
 
     def clip(self) -> tuple[Tensor, Tensor]:
         """Frames `(n, height, width, 3)` uint8 and sound `(2, samples)`."""
-        assert self._sound is not None
-        wave = torch.from_numpy(self._sound).float()
+        wave = torch.from_numpy(np.concatenate(self._sound, axis=-1)).float()
         return torch.from_numpy(np.concatenate(self._pictures)), wave.reshape(-1, wave.shape[-1])[:2]
 
 

@@ -12,7 +12,7 @@ from ranks import BRISK, alive, ends, render, wait_until
 
 from backend.engines.stub import StubEngine
 from backend.errors import EngineFailure
-from backend.events import Cancelled, Failed, StageFinished, StageStarted, StepDone, Succeeded
+from backend.events import Cancelled, Failed, PreviewReady, StageFinished, StageStarted, StepDone, Succeeded
 from backend.presets import Device, Dtype, EngineName, HardwarePreset
 from backend.process.fleet import FleetState
 from backend.settings import Settings
@@ -74,6 +74,27 @@ def test_every_stage_begins_and_ends_once_with_its_seconds(open_engine, tmp_path
     assert isinstance(end, Succeeded)
     assert set(end.details["seconds"]) == {stage.value for stage in ORDER}
     assert end.details["seconds"]["load"] >= 0.4
+
+
+def test_the_prediction_is_shown_while_steps_go_by_and_leaves_no_file(open_engine, tmp_path):
+    engine = open_engine("stub:step_s=0.05")
+    assert engine.capabilities.previews
+    events = []
+    for event in engine.generate(render(tmp_path, steps=3)):
+        events.append(event)
+        if isinstance(event, StepDone) and event.step == 3:
+            assert (tmp_path / "job" / "preview.png").read_bytes().startswith(b"\x89PNG")
+    shown = [event for event in events if isinstance(event, PreviewReady)]
+    assert [(event.path, event.step) for event in shown] == [(tmp_path / "job/preview.png", step) for step in (1, 2, 3)]
+    assert {path.name for path in (tmp_path / "job").iterdir()} == {"video.mp4", "video.json"}
+
+
+def test_a_cancelled_render_leaves_no_picture(open_engine, tmp_path):
+    engine = open_engine("stub:step_s=0.1")
+    for event in engine.generate(render(tmp_path, steps=50)):
+        if isinstance(event, PreviewReady):
+            engine.cancel()
+    assert isinstance(event, Cancelled) and list((tmp_path / "job").iterdir()) == []
 
 
 def test_warm_between_jobs(open_engine, tmp_path):

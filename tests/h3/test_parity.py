@@ -40,7 +40,7 @@ def assert_same(pipeline: Pipeline, pipe: Any, request: GenerationRequest, media
     assert torch.equal(generated.audio_latents, expected["audio_latents"])
     assert generated.audio.shape == expected["audio"].shape
     assert torch.allclose(generated.audio, expected["audio"], rtol=0, atol=1e-5)
-    assert np.array_equal(recorder.sound[0], generated.audio.numpy())
+    assert np.array_equal(np.concatenate(recorder.sound, axis=-1), generated.audio.numpy())
     frames = recorder.video_frames
     assert (
         frames.shape

@@ -121,6 +121,24 @@ def test_the_player_is_there_only_for_a_result():
     assert result.player_html(record(JobState.RUNNING), render.JobView(), "t") == ""
 
 
+def seen_of(view, state=JobState.RUNNING, token="t"):
+    attributes = Collector(result.live_html(record(state), view, 0.0, token=token)).attributes
+    return {name: value for name, value in attributes if name in ("data-picture", "data-stream", "data-shape")}
+
+
+def test_what_can_be_seen_of_a_running_job_is_named_with_its_step():
+    picture = ev.PreviewReady(path=Path("/x/preview.png"), step=2)
+    steps = [ev.StageStarted(stage=Stage.DENOISE), ev.StepDone(step=2, steps=3, seconds=1.0)]
+    view = render.follow([ev.Started(engine="n", preset="p"), *steps, picture])
+    address = "files/job_1-a/preview.png?token=t&step=2"
+    assert seen_of(view) == {"data-shape": "224/128", "data-picture": address}
+    assert "Preview after step 2 of 3" in result.live_html(record(JobState.RUNNING), view, 0.0, token="t")
+    playing = render.advance(view, ev.PreviewReady(path=Path("/x/stream.mp4"), step=3))
+    assert seen_of(playing)["data-stream"] == "files/job_1-a/stream.mp4?token=t"
+    assert seen_of(view, token="") == {}  # without a token nobody gets an address
+    assert seen_of(render.advance(view, ev.Failed(reason="x")), JobState.FAILED) == {}
+
+
 def test_cancel_is_offered_while_there_is_something_to_cancel():
     running = result.live_html(record(JobState.RUNNING), RUNNING, 0.0)
     assert 'data-action="cancel"' in running

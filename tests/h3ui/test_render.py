@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -114,10 +115,18 @@ def test_each_end_says_what_happened(event, headline, reason):
     assert "done" in states(view)
 
 
-def test_heartbeats_and_previews_change_no_figure():
+def test_heartbeats_change_no_figure():
     view = render.follow(SAMPLING)
     assert render.advance(view, ev.Heartbeat(rank=0, stage=Stage.DENOISE)) == view
-    assert render.advance(view, ev.PreviewReady(path=Path("p"), step=1)) == view
+
+
+def test_previews_tell_what_can_be_seen_and_no_figure():
+    view = render.follow(SAMPLING)
+    for step in (1, 2):
+        seen = render.advance(view, ev.PreviewReady(path=Path("/job/output/preview.png"), step=step))
+        assert seen == dataclasses.replace(view, preview_step=step)
+    playing = render.advance(seen, ev.PreviewReady(path=Path("/job/output/stream.mp4"), step=9))
+    assert playing == dataclasses.replace(view, preview_step=2, streaming=True)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from backend.events import (
     Failed,
     FramesDone,
     Heartbeat,
+    PreviewReady,
     StageFinished,
     StageStarted,
     StepDone,
@@ -28,6 +29,7 @@ from backend.events import (
 from backend.jobs.services import Services
 from backend.settings import Settings
 from backend.types import (
+    LIVE_NAMES,
     GenerationRequest,
     Geometry,
     Glimpse,
@@ -109,6 +111,9 @@ class FakeEngine:
                 return
             if world.during_step:
                 world.during_step(render, step)
+            for name in LIVE_NAMES:
+                if (render.folder / name).is_file():
+                    yield PreviewReady(path=render.folder / name, step=step)
             if world.fail_at_step == step:
                 world.fail_at_step = None
                 yield Failed(reason="rank 0 was killed by SIGKILL", stage=Stage.DENOISE, rank=world.fail_rank)

@@ -18,11 +18,11 @@ from starlette.concurrency import run_in_threadpool
 
 from backend.api import Backend, JobRecord, JobState
 from backend.errors import NotNow
-from backend.events import FramesDone, StepDone
+from backend.events import FramesDone, PreviewReady, StepDone
 from backend.http.files import serve_file
 from backend.http.forms import request_from_form, request_from_json
 from backend.http.guards import GuardedRoute, OwnerOf
-from backend.types import FPS, GenerationRequest, JobId
+from backend.types import FPS, STREAM_NAME, GenerationRequest, JobId
 
 MAX_FIELDS, MAX_FILES = 64, 16
 MAX_FIELD_BYTES = 128 * 2**20  # a data URL
@@ -120,7 +120,7 @@ def describe(backend: Backend, record: JobRecord) -> dict[str, Any]:
         "model": backend.model_name(record.preset),
         "prompt": record.request.prompt,
         "status": status,
-        "progress": 100 if status == "completed" else _progress(backend, record),
+        **_under_way(backend, record),
         "size": f"{sampling.width}x{sampling.height}",
         "seconds": f"{sampling.num_frames / FPS:.3f}",
         "quality": record.quality,
@@ -139,17 +139,23 @@ def describe(backend: Backend, record: JobRecord) -> dict[str, Any]:
     }
 
 
-def _progress(backend: Backend, record: JobRecord) -> int:
-    """Per cent done of a running job, from its last events."""
+def _under_way(backend: Backend, record: JobRecord) -> dict[str, Any]:
+    """Per cent done, and of a running job where its newest small picture and its growing video are, from its events."""
+    told: dict[str, Any] = {"progress": 0, "preview_url": None, "stream_url": None}
+    if record.state is JobState.SUCCEEDED:
+        told["progress"] = 100
     if record.state is not JobState.RUNNING:
-        return 0
-    done = 0
+        return told
     for event in backend.events(record.id, owner=record.owner, timeout_s=0):
         if isinstance(event, StepDone):
-            done = DENOISE_SHARE * event.step // event.steps
+            told["progress"] = DENOISE_SHARE * event.step // event.steps
         elif isinstance(event, FramesDone):
-            done = DENOISE_SHARE + (99 - DENOISE_SHARE) * event.done // event.total
-    return done
+            told["progress"] = DENOISE_SHARE + (99 - DENOISE_SHARE) * event.done // event.total
+        elif isinstance(event, PreviewReady):
+            kind = "stream_url" if event.path.name == STREAM_NAME else "preview_url"
+            token = backend.file_token(record.id, owner=record.owner)
+            told[kind] = f"/files/{record.id}/{event.path.name}?token={token}"
+    return told
 
 
 async def _read(request: Request, folder: Path) -> GenerationRequest:

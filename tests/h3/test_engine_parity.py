@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from stock import load_stock, run_stock
 
 from backend.engines.native import NativeEngine
-from backend.events import Succeeded
+from backend.events import PreviewReady, Succeeded
 from backend.presets import hardware_presets
 from backend.settings import Settings
 from backend.types import (
@@ -66,8 +66,10 @@ def test_every_task_in_a_row_equals_stock_bit_for_bit(tiny_checkpoint, picture, 
                 folder = tmp_path / f"{name}-{round_number}"
                 folder.mkdir()
                 order = Render(job=JobId(name), request=request, media=media, folder=folder, tensors=tensors)
-                *_, end = engine.generate(order)
+                *events, end = engine.generate(order)
                 assert isinstance(end, Succeeded), end
+                shown = [event.path.name for event in events if isinstance(event, PreviewReady)]
+                assert "preview.png" in shown, name  # pictures change nothing of what is compared below
                 if name not in expected:
                     expected[name] = run_stock(stock, request, **given)
                 ours, theirs = load_file(tensors), expected[name]

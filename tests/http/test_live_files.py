@@ -97,6 +97,26 @@ def test_the_video_is_followed_until_it_is_deleted(client, backend, world):
     scene.go_on.set()
 
 
+def test_the_job_names_what_it_shows_while_it_runs(client, backend, world):
+    world.steps = 2
+    scene = Scene(backend, world)
+    ann = {"x-owner": "ann"}
+
+    def told():
+        return client.get(f"/v1/videos/{scene.job}", headers=ann).json()
+
+    assert (told()["preview_url"], told()["stream_url"]) == (None, None)  # a step must be done
+    world.during_step = lambda render, step: scene.again.wait(20)
+    scene.again = threading.Event()
+    scene.go_on.set()
+    wait_until(lambda: told()["stream_url"])
+    assert client.get(told()["preview_url"]).content == PNG
+    assert told()["stream_url"].startswith(f"{scene.video}?token=")
+    scene.again.set()
+    wait_until(lambda: told()["status"] == "completed")
+    assert (told()["progress"], told()["preview_url"], told()["stream_url"]) == (100, None, None)
+
+
 def test_a_failure_leaves_neither(client, backend, world):
     world.fail_at_step = 1
     scene = Scene(backend, world)

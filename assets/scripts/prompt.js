@@ -166,7 +166,7 @@ window.h3Prompt = (() => {
     state.parts = [...outline.parts];
     const signature = JSON.stringify([outline.form, outline.wanted, Boolean(outline.lead), outline.shots.map((shot) =>
       shot.rows.map((row) => [row.speakers, row.language === null])), outline.sections.map((part) => part.name),
-      outline.speakers.map((who) => who.id), Boolean(outline.instruction.want || outline.instruction.have)]);
+      outline.speakers.map((who) => who.id), outline.form === 'free' && outline.templates, Boolean(outline.instruction.want || outline.instruction.have)]);
     if (signature !== state.signature) rebuild(signature);
     state.refresh.forEach((tell) => tell(outline));
     if (state.wants) {
@@ -405,7 +405,8 @@ window.h3Prompt = (() => {
     const key = `shot-${index}`;
     const length = (now) => now.shots[index].end - now.shots[index].start;
     const act = (name, more, to) => async () => {
-      if (to !== undefined) state.shot = to;
+      state.shot = to;
+      state.wants = name === 'add' ? `shot-${to}` : `block-${to}`;
       await ask(name, { shot: index, ...more });
     };
     return make('div', { class: 'ir-shot', id: `ir-shot-${index}`, role: 'tabpanel', 'aria-labelledby': `ir-block-${index}`, hidden: index !== state.shot },

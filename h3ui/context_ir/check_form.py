@@ -13,6 +13,8 @@ from h3ui.context_ir import edit, instruction
 from h3ui.context_ir.findings import Change, Finding, seconds
 from h3ui.context_ir.model import DESCRIPTIONS, Document, Form, Target
 
+_FIGURES = re.compile(r"[0-9]+(?:\.[0-9]+)?")
+
 
 def check(document: Document, target: Target) -> list[Finding]:
     """What is wrong with the outline of `document`; free text is judged by its length and first line only."""
@@ -48,7 +50,7 @@ def _first_line(document: Document, target: Target) -> list[Finding]:
     told = []
     if found.line != wanted:
         change = Change(start=found.start, end=found.end, text=wanted)
-        message = _difference(found, target, len(document.shots))
+        message = _difference(found, wanted, target, len(document.shots))
         told.append(Finding(code="first-line", at=found.start, message=message, change=change))
     elif not re.match(r"\r?\n[ \t]*\r?\n", text[found.end :]) and text[found.rest :]:
         change = Change(start=found.end, end=found.rest, text="\n\n")
@@ -58,13 +60,14 @@ def _first_line(document: Document, target: Target) -> list[Finding]:
     return told
 
 
-def _difference(found: instruction.Instruction, target: Target, shots: int) -> str:
-    """What exactly a first line says otherwise."""
-    if target.last_frame and found.seconds and abs(found.seconds[-1] - round(target.duration_s, 2)) > 0.001:
-        return f"The first line says {seconds(found.seconds[-1])}; the video ends at {seconds(target.duration_s)}."
-    shot = re.search(r"Shot ([0-9]+)(?!.*Shot [0-9])", found.line)
-    if target.last_frame and shot and int(shot[1]) != max(shots, 1):
-        return f"The first line ends in shot {shot[1]}; the last shot is {max(shots, 1)}."
+def _difference(found: instruction.Instruction, wanted: str, target: Target, shots: int) -> str:
+    """What exactly a first line says otherwise: its seconds, its last shot, or it is another line altogether."""
+    if _FIGURES.sub("0", found.line) == _FIGURES.sub("0", wanted):
+        if found.seconds and abs(found.seconds[-1] - round(target.duration_s, 2)) > 0.001:
+            return f"The first line says {seconds(found.seconds[-1])}; the video ends at {seconds(target.duration_s)}."
+        shot = re.search(r"Shot ([0-9]+)(?!.*Shot [0-9])", found.line)
+        if shot and int(shot[1]) != max(shots, 1):
+            return f"The first line ends in shot {shot[1]}; the last shot is {max(shots, 1)}."
     return "The first line is not the one for these frames."
 
 

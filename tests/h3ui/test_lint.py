@@ -104,6 +104,8 @@ def test_the_first_line_says_the_exact_seconds():
     found = only(prompt, target)
     assert found.message == "The first line says 8 s; the video ends at 5.17 s."
     assert "5.17-second mark" in lint.mend(prompt, target, found.key)
+    only_first = f"{instruction.expected(Target(first_frame=True), 1)}\n\n{described('[Shot 1] A.')}"
+    assert only(only_first, target).message == "The first line is not the one for these frames."
 
 
 def test_a_first_line_without_a_keyframe_is_one_too_many():

@@ -17,7 +17,7 @@ from pathlib import Path
 from backend import codec, limits, settings
 from backend.errors import H3Error, InvalidRequest, Problem
 from backend.settings import Settings
-from backend.types import GenerationRequest, Reference, Sampling
+from backend.types import Adapter, GenerationRequest, Reference, Sampling
 
 COMMANDS = ("ui", "generate", "inspect", "doctor", "models")
 
@@ -77,7 +77,7 @@ def generate(options: argparse.Namespace, chosen: Settings) -> int:
             contextlib.closing(Backend(private, preset=options.preset)) as backend,
         ):
             if options.steps is None and options.request is None:
-                request = request.with_steps(generation.default_steps(backend, options.quality))
+                request = request.with_steps(generation.default_steps(backend, options.quality, request))
             target = generation.Target(
                 out=options.out.expanduser().absolute(),
                 tensors=_absolute(options.tensors),
@@ -166,6 +166,8 @@ def _sampling(options: argparse.Namespace, base: Sampling) -> tuple[tuple[Proble
     changed = {name: value for name, value in given.items() if value is not None}
     if options.seed is not None:
         changed["seed"] = None if options.seed == -1 else options.seed
+    if options.adapter:
+        changed["adapters"] = tuple(options.adapter)
     if not (options.width is None and options.height is None and options.ratio is None):
         changed |= {"width": options.width, "height": options.height, "ratio": options.ratio}
     return problems, replace(base, **changed)
@@ -180,6 +182,16 @@ def _login(text: str) -> tuple[str, str]:
     if not (user and colon and password):
         raise argparse.ArgumentTypeError("must be USER:PASSWORD")
     return user, password
+
+
+def _adapter(text: str) -> Adapter:
+    """FILE or FILE:SCALE; a colon with no number after it belongs to the name."""
+    name, colon, scale = text.rpartition(":")
+    try:
+        found = Adapter(path=Path(name), scale=float(scale)) if colon and name else Adapter(path=Path(text))
+    except ValueError:
+        found = Adapter(path=Path(text))
+    return replace(found, path=found.path.expanduser().absolute())
 
 
 def _absolute(path: Path | None) -> Path | None:
@@ -242,6 +254,9 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--first-frame", type=Path, metavar="F", help="picture the video starts from")
     parser.add_argument("--last-frame", type=Path, metavar="F", help="picture the video ends on")
     parser.add_argument("--reference", type=Path, metavar="F", action="append", default=[], help="may be repeated")
+    parser.add_argument(
+        "--adapter", type=_adapter, metavar="F[:SCALE]", action="append", default=[], help="LoRA file; may be repeated"
+    )
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--duration", type=float, metavar="S", help="4 to 15 seconds (default 5)")
     length.add_argument("--frames", type=int, metavar="N", help="frames at 24 fps, of the form 17n+5")

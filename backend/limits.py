@@ -29,6 +29,7 @@ RATIOS = {"21:9": (21, 9), "16:9": (16, 9), "4:3": (4, 3), "1:1": (1, 1), "3:4":
 DEFAULT_RATIO = "16:9"
 MAX_PROMPT_CHARS = 7000
 MIN_STEPS, MAX_STEPS = 2, 200  # sigma points; MiniMaxH3Scheduler needs 2, vLLM-Omni's request bound is 200
+MAX_ADAPTER_SCALE = 10.0  # far beyond use; a LoRA is made for 1
 MAX_SEED = 2**63 - 1  # SGLang request validation; torch takes more
 MAX_OF_KIND = {ReferenceKind.IMAGE: 9, ReferenceKind.VIDEO: 3, ReferenceKind.AUDIO: 3}  # model README
 MAX_REFERENCES = 12
@@ -246,6 +247,10 @@ def _file_problems(request: GenerationRequest) -> Iterable[Problem]:
     for index, adapter in enumerate(request.sampling.adapters):
         if rule := no_file(adapter.path):
             yield Problem(field=f"adapters[{index}]", value=str(adapter.path), rule=rule, way_out="check the path")
+        if not abs(adapter.scale) <= MAX_ADAPTER_SCALE:  # also refuses NaN
+            rule = f"must be {-MAX_ADAPTER_SCALE:g} to {MAX_ADAPTER_SCALE:g}"
+            way_out = "1 is as it was made"
+            yield Problem(field=f"adapters[{index}].scale", value=f"{adapter.scale:g}", rule=rule, way_out=way_out)
 
 
 def _shown(path: Path) -> str:

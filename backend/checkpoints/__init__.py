@@ -1,4 +1,4 @@
-"""Checkpoints on disk, in reading order: `layout`, `catalog`, and for the built-in tiny model `tokenizer` and `nano`.
+"""Checkpoints on disk, in reading order: `layout`, `catalog`, for the built-in tiny model `tokenizer` and `nano`; `adapters`.
 
 The catalog reads JSON and file sizes only; building the tiny model needs torch and happens in a child process.
 """

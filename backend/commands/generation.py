@@ -20,6 +20,7 @@ from typing import Any, TextIO
 
 from backend import codec
 from backend.api import ADMIN, Backend
+from backend.checkpoints import adapters
 from backend.errors import H3Error, InvalidRequest, MediaRefused, Problem
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.media import finished, kept
@@ -137,8 +138,14 @@ class Target:
         return self.out.with_suffix(".json")
 
 
-def default_steps(backend: Backend, quality: str) -> int:
-    """Sigma points when nobody says: the quality preset's, or fewer where the checkpoint needs no more."""
+def default_steps(backend: Backend, quality: str, request: GenerationRequest) -> int:
+    """Sigma points when nobody says: an adapter's, else the quality preset's or what the checkpoint needs, if fewer.
+
+    A file that is no adapter says nothing here: the plan names it with all other problems.
+    """
+    with contextlib.suppress(adapters.NotAnAdapter):
+        if (stated := adapters.steps_of(request)) is not None:
+            return stated
     preset = backend.quality_presets().get(quality)
     own = backend.checkpoint().default_steps
     return min(preset.num_inference_steps, own) if preset is not None else own

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backend import limits
+from backend.checkpoints import adapters
 from backend.errors import InvalidRequest, MediaRefused, Problem
 from backend.jobs.services import Services
 from backend.presets import QualityPreset
@@ -64,6 +65,12 @@ def make_plan(
             rule = f"must be a picture, and this is {'a video' if report.kind is ReferenceKind.VIDEO else 'sound'}"
             problems.append(Problem(field=field, value=report.name, rule=rule, way_out="choose an image file"))
     request, notices = _with_kinds(request, reports)
+    try:
+        request, said = adapters.with_schedule(request)
+        notices += said
+    except adapters.NotAnAdapter as error:
+        if not any(problem.field == error.problem.field for problem in problems):  # a missing file was named already
+            problems.append(error.problem)
     seed = secrets.randbelow(SEEDS)
     try:
         resolved = limits.resolve(request, geometry, _keyframe_size(request, reports), seed)

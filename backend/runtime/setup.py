@@ -113,6 +113,7 @@ class Runtime:
             "vae_attention": self._vae_kernel,
             "plan": self.plan.as_dict(),
             "parallel": self._sharing.info(),
+            "adapters": self._adapters.identity if self._adapters is not None else "",
             "adaln_tables": {
                 "source": self.table_source,
                 "weights_gib": round(memory.weights_bytes / plan.GIB, 2) if memory else None,
@@ -313,8 +314,7 @@ class Runtime:
     def _decide(self, sizes: Sizes) -> plan.Plan:
         weights = sizes.weights()
         if self._device.type != "cuda":
-            names = tuple(weights)
-            return plan.Plan(resident=names, parked=(), reason="on the CPU", free_bytes=0, weights_bytes=weights)
+            return plan.on_cpu(weights, self._options.offload)
         free = vae_tiles.free_bytes(self._device) or 0
         return plan.decide(weights, free, self._options.offload, sizes.work(), sizes.streamed())
 

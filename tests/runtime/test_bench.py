@@ -25,7 +25,11 @@ def test_a_bench_runs_tiny_on_a_cpu_and_compares_with_stock(module, name, tmp_pa
 
 
 def test_a_gpu_check_that_takes_too_long_is_ended_and_the_rest_is_not_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(gpu_checks, "CHECKS", {name: (check, 0.2) for name, (check, _) in gpu_checks.CHECKS.items()})
+    monkeypatch.setattr(
+        gpu_checks,
+        "CHECKS",
+        {name: (check, 0.2 / gpu_checks.SLOWER_CPU) for name, (check, _) in gpu_checks.CHECKS.items()},
+    )
     monkeypatch.setattr(
         sys, "argv", ["gpu_checks", "--tiny", "--only", "load,job", "--budget", "0.1", "--out", str(tmp_path)]
     )

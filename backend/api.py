@@ -323,6 +323,11 @@ class Backend:
         self._record(job, owner)
         return self._manager.events(job, after, timeout_s)
 
+    def beat_at(self, job: JobId, *, owner: str) -> float | None:
+        """Unix time of the last sign of life of a live job; None once it has ended. Raises JobNotFound."""
+        self._record(job, owner)
+        return self._manager.beat_at(job)
+
     def job(self, job: JobId, *, owner: str) -> JobRecord:
         """One job. Raises JobNotFound, for another owner's as for an unknown one."""
         return self._record(job, owner)

@@ -23,6 +23,7 @@ STAGE_LABELS = {
 }
 RECENT_STEPS = 5  # the first step warms up kernels; the median of the last few tells the pace
 DECODE_SHARE = 0.25  # of sampling time, until a finished job of the same preset tells better
+SILENT_S = 10.0  # workers beat every second; a busy machine may hold one up
 TERMINAL_STATES = ("succeeded", "failed", "cancelled", "interrupted")
 
 
@@ -53,6 +54,7 @@ class JobView:
     log_tail: str = ""
     started_at: float | None = None
     finished_at: float | None = None
+    beat_at: float | None = None  # the last sign of life
     seq: int = 0
 
     @property
@@ -245,6 +247,16 @@ def facts(view: JobView, now: float, decode_s: float | None = None) -> tuple[str
     if left is not None:
         told.append(f"about {duration(left)} left, decode and MP4 included")
     return tuple(told)
+
+
+def sign_of_life(view: JobView, now: float) -> str:
+    """How long ago the workers last said anything; nothing for a job that does not run."""
+    if view.state != "running" or view.beat_at is None:
+        return ""
+    silent = max(now - view.beat_at, 0.0)
+    if silent < SILENT_S:
+        return f"alive {duration(silent)} ago"
+    return f"no sign of life for {duration(silent)}"
 
 
 def duration(seconds: float) -> str:

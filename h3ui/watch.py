@@ -6,6 +6,7 @@ A closed tab ends its watching and nothing else; the job belongs to the backend.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
@@ -87,11 +88,11 @@ async def follow(
     view = JobView()
     shown_at = 0.0
     while wanted():
-        record, fresh = await asyncio.to_thread(_look, backend, job, owner, view.seq)
+        record, fresh, beat_at = await asyncio.to_thread(_look, backend, job, owner, view.seq)
         if not wanted():
             return
         changed = bool(fresh)
-        view = render.follow(fresh, view)
+        view = dataclasses.replace(render.follow(fresh, view), beat_at=beat_at)
         if changed or time.monotonic() - shown_at >= QUIET_S:
             shown_at = time.monotonic()
             yield record, view
@@ -100,9 +101,9 @@ async def follow(
         await asyncio.sleep(POLL_S)
 
 
-def _look(backend: Backend, job: JobId, owner: str, after: int) -> tuple[JobRecord, list[Event]]:
+def _look(backend: Backend, job: JobId, owner: str, after: int) -> tuple[JobRecord, list[Event], float | None]:
     fresh = list(backend.events(job, after=after, owner=owner, timeout_s=0.0))
-    return backend.job(job, owner=owner), fresh
+    return backend.job(job, owner=owner), fresh, backend.beat_at(job, owner=owner)
 
 
 def whole_view(backend: Backend, job: JobId, owner: str) -> JobView:

@@ -49,7 +49,9 @@
       for (const more of place.querySelectorAll('[data-more]')) end.observe(more);
       count();
     }
-    if (place.closest('#compare')) prepare(place.querySelector('[data-compare]'));
+    const view = place.closest('#compare') && place.querySelector('[data-compare]');
+    if (view && 'nowReady' in view.dataset) show(view);
+    else if (view) prepare(view);
   };
 
   // Renaming: the title becomes a field; Enter or leaving it keeps the text, Escape does not.
@@ -79,7 +81,7 @@
   const show = (view) => {
     const videos = sides(view);
     const lead = leader(videos);
-    const frame = Math.round(lead.currentTime * FRAMES_A_SECOND);
+    const frame = Math.floor(lead.currentTime * FRAMES_A_SECOND + 0.01);
     view.querySelector('[data-scrub]').value = frame;
     view.querySelector('[data-frame]').textContent = frame;
     view.querySelector('[data-play-word]').textContent = lead.paused ? 'Play' : 'Pause';

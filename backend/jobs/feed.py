@@ -35,6 +35,12 @@ class Channel:
                 self._open = not isinstance(event, TERMINAL)
             self._changed.notify_all()
 
+    def beat_at(self) -> float | None:
+        """Unix time of the last sign of life, a heartbeat or an event; None before any."""
+        with self._changed:
+            last = self._events[-1].at if self._events else 0.0
+            return max(last, self._beat.at if self._beat is not None else 0.0) or None
+
     def close(self) -> None:
         """Let followers go without an end; the program stops."""
         with self._changed:

@@ -94,6 +94,11 @@ class JobManager:
             return channel.follow(after, deadline)
         return iter(self._store.events(job, after))
 
+    def beat_at(self, job: JobId) -> float | None:
+        """Unix time of the last sign of life of a job that has not ended; None for one that has."""
+        channel = self._feed.channel(job)
+        return channel.beat_at() if channel is not None else None
+
     def set_paused(self, paused: bool) -> None:
         """Hold the queue, or let it go on; running jobs are not touched."""
         with self.line.changed:

@@ -19,6 +19,9 @@ from h3ui.panels.sampling import DRAFT
 from h3ui.render import JobView
 
 STAGE = '<div class="screen"></div><p class="caption num"></p>'
+CHART_WIDTH, CHART_HEIGHT, CHART_GAP = 600, 46, 2
+FIRST_MARK = ' class="first"'
+FIRST_STEP_SHOWN = 2.0  # a first step longer than this many usual ones is cut, or the others would be flat
 PILLS = {"succeeded": "ok", "failed": "bad", "running": "live"}
 
 
@@ -61,7 +64,7 @@ def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | No
     head = (
         f'<div class="live-head"><div><span class="pill {PILLS.get(view.state, "")}">{markup.text(view.state)}</span>'
         f'<h2 aria-live="polite">{markup.text(render.headline(view))}</h2></div>'
-        f'<span class="muted num">{elapsed}</span></div>'
+        f'<span class="muted num">{elapsed}{_heartbeat(view, now)}</span></div>'
     )
     title = f'<p class="job-title">{markup.text(record.title)}</p>'
     body = "" if view.state == "succeeded" else _progress(view, now, decode_s)
@@ -115,14 +118,35 @@ def _timeline(view: JobView) -> str:
     return f'<ol class="timeline" aria-label="Stages">{"".join(rows)}</ol>'
 
 
-def _chart(view: JobView) -> str:
-    """Seconds of each step as bars, once there are a few."""
-    if len(view.step_seconds) < 3 or view.state == "succeeded":
+def _heartbeat(view: JobView, now: float) -> str:
+    words = render.sign_of_life(view, now)
+    if not words:
         return ""
-    tallest = max(view.step_seconds) or 1.0
-    bars = "".join(f'<i style="height:{max(seconds / tallest * 100, 4):.0f}%"></i>' for seconds in view.step_seconds)
-    rest = "".join("<i></i>" for _ in range(view.steps - len(view.step_seconds)))
-    return f'<div class="chart" role="img" aria-label="Seconds of each step, at most {tallest:.2f}">{bars}{rest}</div>'
+    kind = "" if words.startswith("alive") else " silent"
+    return f'<span class="beat{kind}">{markup.text(words)}</span>'
+
+
+def _chart(view: JobView) -> str:
+    """Seconds of each step as bars over all steps, the first one marked: it warms up and tells nothing of the pace."""
+    if len(view.step_seconds) < 2 or view.state == "succeeded":
+        return ""
+    first, later = view.step_seconds[0], view.step_seconds[1:]
+    usual = max(later) or 1.0
+    tallest = max(usual * FIRST_STEP_SHOWN, 1e-6) if first > usual * FIRST_STEP_SHOWN else max(usual, first)
+    across = CHART_WIDTH / max(view.steps, len(view.step_seconds), 1)
+    bars = "".join(
+        f'<rect{FIRST_MARK if index == 0 else ""} x="{index * across:.2f}" '
+        f'y="{CHART_HEIGHT - height:.1f}" width="{max(across - CHART_GAP, 0.6):.2f}" height="{height:.1f}" rx="1.5"/>'
+        for index, seconds in enumerate(view.step_seconds)
+        for height in (max(min(seconds / tallest, 1.0) * CHART_HEIGHT, 2.0),)
+    )
+    words = f"Seconds of each step: the first took {first:.2f}, later ones at most {usual:.2f}"
+    return (
+        f'<figure class="step-chart"><svg viewBox="0 0 {CHART_WIDTH} {CHART_HEIGHT}" preserveAspectRatio="none" '
+        f'role="img" aria-label="{words}">{bars}</svg><figcaption class="muted num">'
+        f'<span><i class="first"></i>first step {first:.2f} s</span><span>later at most {usual:.2f} s</span>'
+        f"<span>{view.steps} steps</span></figcaption></figure>"
+    )
 
 
 def _ending(record: JobRecord, view: JobView) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import re
 from pathlib import Path
 
 import pytest
@@ -181,3 +182,14 @@ def test_empty_places_say_what_to_do():
 def test_the_counter_warns_past_the_limit():
     assert "5 of 7,000" in prompt.hint_html("hello")
     assert "over" in prompt.hint_html("x" * 7001)
+
+
+def test_the_step_chart_marks_the_first_step_and_keeps_the_others_readable():
+    view = render.JobView(state="running", step=4, steps=10, step_seconds=(8.0, 1.0, 0.5, 1.0))
+    written = result.live_html(record(JobState.RUNNING), view, 0.0)
+    bars = re.findall(r'<rect( class="first")? x="([\d.]+)" y="[\d.]+" width="[\d.]+" height="([\d.]+)"', written)
+    assert [bool(first) for first, _, _ in bars] == [True, False, False, False]
+    assert [float(x) for _, x, _ in bars] == [0, 60, 120, 180]  # a tenth of the width each: six steps are to come
+    heights = [float(height) for _, _, height in bars]
+    assert heights[0] == 46 and heights[1] == heights[3] == 23 and heights[2] == 11.5  # 8 s is cut at two usual steps
+    assert "first took 8.00, later ones at most 1.00" in written

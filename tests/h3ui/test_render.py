@@ -142,3 +142,11 @@ def test_durations_for_people(seconds, words):
 )
 def test_sizes_for_people(count, words):
     assert render.size(count) == words
+
+
+def test_a_sign_of_life_is_told_while_a_job_runs_and_a_long_silence_is_said():
+    running = render.JobView(state="running", beat_at=100.0)
+    assert render.sign_of_life(running, 100.4) == "alive 0.4 s ago"
+    assert render.sign_of_life(running, 135.0) == "no sign of life for 35 s"
+    assert render.sign_of_life(dataclasses.replace(running, state="succeeded"), 101.0) == ""
+    assert render.sign_of_life(render.JobView(state="running"), 101.0) == ""

@@ -96,6 +96,19 @@ def decide(
     )
 
 
+def on_cpu(weights: Mapping[str, int], offload: Offload) -> Plan:
+    """A plan where device and host memory are one: all stays; BLOCKS copies blocks as it would elsewhere, to try it."""
+    streamed = tuple(name for name in LARGE if name in weights) if offload is Offload.BLOCKS else ()
+    return Plan(
+        resident=tuple(name for name in weights if name not in streamed),
+        parked=streamed,
+        reason="on the CPU",
+        free_bytes=0,
+        weights_bytes=dict(weights),
+        streamed=streamed,
+    )
+
+
 def _stage_bytes(stage: str, held: Mapping[str, int], parked: tuple[str, ...]) -> int:
     """Resident weights, and of the parked ones the largest the stage needs at a time."""
     staying = sum(size for name, size in held.items() if name not in parked)

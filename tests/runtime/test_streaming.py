@@ -110,18 +110,11 @@ def test_a_streamed_conditioner_is_bit_equal_and_goes_home(tiny_checkpoint):
 
 
 @pytest.mark.parametrize("resident", [0, 2])
-def test_a_whole_render_with_streamed_blocks_is_the_same(tiny_checkpoint, tmp_path, monkeypatch, resident):
+def test_a_whole_render_with_streamed_blocks_is_the_same(tiny_checkpoint, tmp_path, resident):
     """On a CPU both sides are one memory; copies, hooks, moves and the change of transformers are the real ones."""
     torch.set_num_threads(1)
     plain = Runtime.for_setup(order(tiny_checkpoint, tmp_path / "plain"), CPU, pytest.fail)
     expected = render(Pipeline(tiny_checkpoint, "cpu", "float32", lambda *_: None, plain.hooks()))
-    monkeypatch.setattr(
-        Runtime,
-        "_decide",
-        lambda _self, sizes: plan.decide(
-            sizes.weights(), 40 * GIB, Offload.BLOCKS, {stage: 0 for stage in plan.STAGES}, sizes.streamed()
-        ),
-    )
     setup = order(tiny_checkpoint, tmp_path, offload=Offload.BLOCKS, resident_layers=resident)
     runtime = Runtime.for_setup(setup, CPU, pytest.fail)
     assert runtime.plan.streamed == ("text_encoder", "transformer")

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from whole import render
 
-from backend.presets import Dtype
+from backend.presets import Dtype, Offload
 from backend.types import (
     GenerationRequest,
     PreparedMedia,
@@ -74,6 +74,16 @@ def test_a_render_is_that_of_one_rank(teams, orders, alone, tiny_checkpoint, tmp
         assert [step for step, _ in found["previews"]] == [2]
         shown = found["previews"][0][1].astype(int) - expected["previews"][0][1]
         assert np.abs(shown).max() <= (0 if exact else 1)
+
+
+@pytest.mark.parametrize("parallel", [{"ulysses_degree": 2}, {"tensor_parallel_size": 2}], ids=str)
+def test_streamed_weights_change_nothing(teams, orders, tiny_checkpoint, tmp_path, parallel):
+    """What each rank holds comes block by block; of two ranks one has no conditioner to stream."""
+    streaming = {"offload": Offload.BLOCKS, "resident_layers": 1}
+    found = teams(2).run(render, parallel, tiny_checkpoint, tmp_path / "a", orders[::2], streaming)[0]
+    expected = teams(2).run(render, parallel, tiny_checkpoint, tmp_path / "b", orders[::2], {})[0]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert all(np.array_equal(mine[key], theirs[key]) for key in ("latents", "audio_latents", "audio", "frames"))
 
 
 @pytest.mark.parametrize("parallel", [{"ulysses_degree": 2}, {"ulysses_degree": 2, "fsdp": True}], ids=str)

@@ -140,7 +140,7 @@ def _expected(
         Stage.ENCODE: rates.encode(preset, shape, size, placement),
         Stage.DENOISE: rates.Seconds(seconds=denoise.seconds + moved, basis=denoise.basis),
         Stage.DECODE: rates.decode(preset, shape, gpu),
-        Stage.MUX: rates.Seconds(seconds=rates.MUX_S, basis="measured: closing an MP4"),
+        Stage.MUX: rates.mux(),
     }
 
 

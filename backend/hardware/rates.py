@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from backend import codec
 from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import Placement
 from backend.hardware.probe import Gpu
@@ -53,13 +54,31 @@ NVLINK_BYTES_S, PCIE_BYTES_S = 121e9, 20e9
 UPLOAD_BYTES_S = 10e9  # parked weights from pageable host memory to the GPU
 READ_BYTES_S = 2e9  # weights from a local disk
 LIBRARIES_S = 20.0  # a rank imports torch, diffusers and transformers
-ENCODE_PX_S = 3e-8  # of the VAE's encoder on an H200
-H200_TILE_S = 5.998 / (28 * 12)  # one VAE tile of one chunk: bench/results/decode.json, 209 frames of 1344x768
-# What sound and the MP4 take beyond it: end_to_end.json, a warm job on 16 cores. Noise would keep x264 2 s longer.
-REST_PX_S = (6.61 - 5.998) / (209 * 1344 * 768)
-ENCODE_S = 0.85  # a short prompt through the conditioner, cold: end_to_end.json
-MUX_S = 0.3
 PREPARE_S, CHILD_S, PREPARE_PX_S = 0.02, 0.8, 2e-8  # a folder; a child that decodes; each pixel of what it hands on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Seconds of stages beside the forwards on the card they were measured on: `python -m bench.fit` writes them.
+
+    `encode_s`: a short prompt; `encode_px_s`: a pixel the VAE encodes; `tile_s`: one VAE tile of one chunk;
+    `rest_px_s`: what a pixel of the clip costs in sound, copies to the host and H.264 beyond that.
+    """
+
+    device: str
+    nominal_tflops: float
+    source: str
+    encode_s: float
+    encode_px_s: float
+    tile_s: float
+    rest_px_s: float
+    mux_s: float
+
+
+@functools.cache
+def fitted(file: Path = RESULTS_DIR / "rates.json") -> Fitted:
+    """The fit that is kept with the measurements."""
+    return codec.decode(Fitted, json.loads(file.read_text(encoding="utf-8")), file.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,12 +153,20 @@ def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seco
         return Seconds(seconds=shape.num_frames * frame_s, basis=CPU_BASIS)
     share = preset.world_size if preset.parallel.vae_tile_parallel else 1
     tiles = -(-shape.tiles // share) * shape.chunks
-    factor = 989.0 / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
+    fit = fitted()
+    factor = fit.nominal_tflops / (nominal_tflops(gpu.name) or UNKNOWN_TFLOPS)
     px = shape.num_frames * shape.width * shape.height
-    basis = "measured on NVIDIA H200 (end_to_end.json)"
-    if gpu.name != "NVIDIA H200":
-        basis += f", scaled to {gpu.name} by nominal rates"
-    return Seconds(seconds=tiles * H200_TILE_S * factor + px * REST_PX_S, basis=basis)
+    return Seconds(seconds=tiles * fit.tile_s * factor + px * fit.rest_px_s, basis=_measured_on(fit, gpu))
+
+
+def mux() -> Seconds:
+    """Seconds of closing an MP4."""
+    return Seconds(seconds=fitted().mux_s, basis=f"measured: closing an MP4 (rates.json: {fitted().source})")
+
+
+def _measured_on(fit: Fitted, gpu: Gpu) -> str:
+    scaled = "" if gpu.name == fit.device else f", scaled to {gpu.name} by nominal rates"
+    return f"measured on {fit.device} (rates.json){scaled}"
 
 
 def encode(preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement) -> Seconds:
@@ -147,13 +174,19 @@ def encode(preset: HardwarePreset, shape: RequestShape, size: ModelSize, placeme
     gpu = placement.ranks[0].gpu
     if gpu is None:
         return Seconds(seconds=CPU_ENCODE_S + shape.encoded_px * CPU_ENCODE_PX_S, basis=CPU_BASIS)
-    nominal = nominal_tflops(gpu.name) or UNKNOWN_TFLOPS
-    work = ENCODE_S + 2.0 * size.text_encoder / size.dtype_bytes * shape.text_rows / (nominal * 0.5e12)
-    work += shape.encoded_px * ENCODE_PX_S * 989.0 / nominal
+    fit, nominal = fitted(), nominal_tflops(gpu.name) or UNKNOWN_TFLOPS
+    work = fit.encode_s + text_s(size, shape.text_rows, nominal)
+    work += shape.encoded_px * fit.encode_px_s * fit.nominal_tflops / nominal
     moved = size.text_encoder / preset.parallel.conditioner_tensor_parallel
     rate = PCIE_BYTES_S if preset.runtime.offload is Offload.BLOCKS else UPLOAD_BYTES_S
     moved_s = moved / rate if "text_encoder" in placement.parked else 0.0
-    return Seconds(seconds=work + moved_s, basis="prompt measured on NVIDIA H200, the rest formula")
+    basis = _measured_on(fit, gpu) + (", parked weights by formula" if moved_s else "")
+    return Seconds(seconds=work + moved_s, basis=basis)
+
+
+def text_s(size: ModelSize, rows: int, nominal: float) -> float:
+    """Seconds of so many rows through the conditioner, at half of a card's nominal TFLOP/s."""
+    return 2.0 * size.text_encoder / size.dtype_bytes * rows / (nominal * 0.5e12)
 
 
 def denoise_move(preset: HardwarePreset, size: ModelSize, placement: Placement) -> float:

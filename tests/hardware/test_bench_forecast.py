@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from backend.hardware import rates
 from backend.hardware.model_size import ModelSize, size_of
-from bench import blank_checkpoint, forecast
+from bench import blank_checkpoint, fit, forecast
 
 
 def test_a_checkpoint_without_weights_has_the_released_sizes(tmp_path):
@@ -30,3 +31,33 @@ def test_the_bench_runs_a_tiny_request_and_keeps_forecast_and_measurement(tmp_pa
     assert whole["rows"] == pytest.approx(whole["forecast_rows"], abs=60)
     assert len(whole["steps_s"]) == 1
     assert "within" in capsys.readouterr().out
+
+
+def test_a_fit_finds_the_constants_that_made_its_measurements():
+    """Seconds made from known constants by the bench's own rows; sizes as diffusers' tiling and the facts give them."""
+    clips = {"960x544x107": (15, 6), "1344x768x124": (28, 7), "1344x768x209": (28, 12), "960x544x209": (15, 12)}
+    rows = []
+    for number, (clip, (tiles, chunks)) in enumerate(clips.items()):
+        width, height, frames = map(int, clip.split("x"))
+        px, name = 1_000_000 * number, f"{number} t2va {clip}"
+        text = 2 * 25.7525e9 * 300 / (989 * 0.5e12)
+        seconds = {
+            "encode": 0.4 + 5e-8 * px + text,
+            "decode": 0.02 * tiles * chunks + 3e-9 * width * height * frames,
+            "mux": 0.1,
+        }
+        rows += [{"request": name, "stage": stage, "measured_s": value} for stage, value in seconds.items()]
+        rows.append({"request": name, "stage": "whole", "text_rows": 300, "encoded_px": px})
+    content = {"environment": {"device": "NVIDIA H200", "date": "today"}, "rows": rows}
+    found, compared = fit.fit(content, "x.json")
+    for name, value in (
+        ("encode_s", 0.4), ("encode_px_s", 5e-8), ("tile_s", 0.02), ("rest_px_s", 3e-9), ("mux_s", 0.1)
+    ):  # fmt: skip
+        assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
+    assert all(row["ratio"] == pytest.approx(1, abs=0.002) for row in compared)
+
+
+def test_the_fit_that_is_kept_reads_and_says_where_it_is_from():
+    kept = rates.fitted()
+    assert kept.device in ("NVIDIA H200",) and kept.nominal_tflops == rates.nominal_tflops(kept.device)
+    assert kept.source and min(kept.encode_s, kept.tile_s, kept.mux_s) > 0

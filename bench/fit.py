@@ -1,0 +1,106 @@
+"""Constants of the forecast from measured requests: bench.forecast's JSON in, `rates.json` out, both sides compared.
+
+Least squares over relative errors, no constant below zero; a forward's own curve comes from bench.step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import nnls
+
+from backend import codec, limits
+from backend.hardware import rates
+from backend.hardware.model_size import ModelSize
+from bench import report
+
+OVERLAP_PX, TILE_PX = 64, 256
+
+
+def main() -> None:
+    """Fit, print measured beside fitted, write `rates.json`."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fit", description=__doc__)
+    parser.add_argument("measured", type=Path, nargs="?", default=rates.RESULTS_DIR / "forecast.json")
+    parser.add_argument("--out", type=Path, default=None, help="folder for rates.json; default bench/results")
+    options = parser.parse_args()
+    content = json.loads(options.measured.read_text(encoding="utf-8"))
+    found, rows = fit(content, options.measured.name)
+    print(report.table(rows, ["request", "stage", "measured_s", "fitted_s", "ratio"]))
+    print("written:", report.write("rates", codec.encode(found), options.out))
+
+
+def fit(content: dict[str, Any], name: str) -> tuple[rates.Fitted, list[dict[str, Any]]]:
+    """The constants that fit best, and every stage's seconds by them."""
+    device = content["environment"]["device"]
+    nominal = rates.nominal_tflops(device)
+    if nominal is None:
+        raise SystemExit(f"{device}: its nominal rate is not in backend.hardware.rates.NOMINAL_TFLOPS")
+    requests = _requests(content["rows"])
+    size = ModelSize()
+    text = [rates.text_s(size, each["whole"]["text_rows"], nominal) for each in requests]
+    encoded = [[1.0, each["whole"]["encoded_px"]] for each in requests]
+    encode = _solve(encoded, [each["encode"]["measured_s"] for each in requests], text)
+    shown = [_clip(each["whole"]["request"]) for each in requests]
+    decode = _solve(shown, [each["decode"]["measured_s"] for each in requests])
+    mux = float(np.median([each["mux"]["measured_s"] for each in requests]))
+    found = rates.Fitted(
+        device=device,
+        nominal_tflops=nominal,
+        source=f"{name}, {content['environment']['date']}",
+        encode_s=encode[0],
+        encode_px_s=encode[1],
+        tile_s=decode[0],
+        rest_px_s=decode[1],
+        mux_s=mux,
+    )
+    rows = []
+    for each, spoken, pictures, clip in zip(requests, text, encoded, shown, strict=True):
+        by = {"encode": spoken + float(np.dot(pictures, encode)), "decode": float(np.dot(clip, decode)), "mux": mux}
+        for stage, seconds in by.items():
+            real = each[stage]["measured_s"]
+            ratio = round(seconds / real, 3)
+            rows.append(
+                {
+                    "request": each["whole"]["request"],
+                    "stage": stage,
+                    "measured_s": real,
+                    "fitted_s": round(seconds, 3),
+                    "ratio": ratio,
+                }
+            )
+    return found, rows
+
+
+def _solve(terms: list[list[float]], measured: list[float], known: list[float] | None = None) -> list[float]:
+    """Coefficients of `terms`, none below zero, with the smallest relative errors; `known` seconds come on top."""
+    seconds = np.array(measured)
+    matrix = np.array(terms) / seconds[:, None]
+    scale = np.maximum(np.abs(matrix).max(axis=0), 1e-30)
+    target = np.maximum(0.0, 1 - np.array(known if known is not None else np.zeros(len(seconds))) / seconds)
+    return [float(each) for each in nnls(matrix / scale, target)[0] / scale]
+
+
+def _requests(rows: list[dict[str, Any]]) -> list[dict[str, dict[str, Any]]]:
+    """Rows by stage, a request at a time."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["request"], {})[row["stage"]] = row
+    return [each for each in found.values() if "whole" in each]
+
+
+def _clip(request: str) -> list[float]:
+    """(VAE tiles of all chunks, pixels of all frames) of "0 t2va 1344x768x209"."""
+    width, height, frames = (int(part) for part in request.split()[-1].split("x"))
+    tiles = 1
+    for side in (width, height):
+        tiles *= 1 if side <= TILE_PX else -(-(side - OVERLAP_PX) // (TILE_PX - OVERLAP_PX))
+    chunks = (frames - limits.LATENTS_PER_CHUNK) // limits.FRAMES_PER_CHUNK
+    return [tiles * chunks, frames * width * height]
+
+
+if __name__ == "__main__":
+    main()

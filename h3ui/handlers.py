@@ -176,14 +176,15 @@ class Handlers:
         if not job:
             return updates
         try:
-            ended = self.backend.job(JobId(job), owner=owner).state.ended
+            record = self.backend.job(JobId(job), owner=owner)
+            if not self.watchers.needs_help(tab, job):
+                return updates
+            view = watch.whole_view(self.backend, record.id, owner)
         except JobNotFound:  # deleted in another tab
             return updates | self.look(JobId(job), owner)
-        if self.watchers.needs_help(tab, job):
-            updates |= self.look(JobId(job), owner)
-            if ended:
-                self.watchers.helped(tab, job)
-        return updates
+        if view.terminal:
+            self.watchers.helped(tab, job)
+        return updates | self.picture(record, view, owner)
 
     def expected_decode_s(self, record: JobRecord, owner: str) -> float | None:
         """Seconds that decode and MP4 of `record` should take, from my last finished job on the same preset."""

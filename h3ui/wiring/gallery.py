@@ -45,7 +45,9 @@ def wire(p: Panels, keeping: Keeping, filled: set[Any], opened: Any, timer: gr.T
         trigger_mode="always_last",
         **QUIET,
     )
-    timer.tick(keeping.shelf.tick, inputs=listed, outputs=list(drawn | light | compared), concurrency_limit=None, **QUIET)
+    timer.tick(
+        keeping.shelf.tick, inputs=listed, outputs=list(drawn | light | compared), concurrency_limit=None, **QUIET
+    )
 
     def drop(data: dict[Any, Any], request: gr.Request) -> dict[Any, Any]:
         return keeping.drop_result(data[g.drop], data, request)

@@ -198,7 +198,7 @@ def test_watching_nothing_leaves_the_panel_alone(studio):
 
 def test_the_timer_helps_a_tab_that_lost_its_watcher_and_only_once(studio):
     job = studio.handlers.generate(data(studio.board), tab())[studio.board.job]
-    wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
+    wait_until(lambda: studio.backend.beat_at(job, owner="session:abc") is None)  # stored, and told to everybody
     helped = studio.handlers.tick(data(studio.board, job=job), tab("fresh"))
     assert "Your video is ready" in helped[studio.board.result.live]
     assert studio.board.result.live not in studio.handlers.tick(data(studio.board, job=job), tab("fresh"))
@@ -261,3 +261,113 @@ def test_clicks_are_text_whatever_the_page_sends():
     assert clicked(types.SimpleNamespace(_data={"job": 5, "x": None})) == {"job": "5", "x": "None"}
     assert clicked(types.SimpleNamespace(_data=None)) == {}
     assert clicked(types.SimpleNamespace()) == {}
+
+
+def ended(studio, **changes):
+    job = studio.handlers.generate(data(studio.board, **changes), tab())[studio.board.job]
+    wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
+    return job
+
+
+def press(studio, changes=None, **said):
+    return studio.keeping.act(click(**said), data(studio.board, **(changes or {})), tab())
+
+
+def test_a_waiting_job_is_changed_from_the_panels_or_left_as_it_was(studio):
+    p, editing = studio.board, studio.board.queue.editing
+    studio.backend.pause()
+    job = studio.handlers.generate(data(studio.board), tab())[p.job]
+    began = press(studio, action="edit", job=job)
+    assert (began[p.prompt.text], began[editing.job]) == ("a red boat", job)
+    assert "Save the change" in began[editing.bar]["value"] and began[editing.bar]["visible"]
+    changed = data(studio.board, prompt="a blue boat", seed="9", quality="draft", editing=job)
+    saved = studio.keeping.save_edit(click(action="save-edit"), changed, tab())
+    assert saved[editing.job] is None and "a blue boat" in saved[p.queue.rows]
+    record = studio.backend.job(job, owner="session:abc")
+    assert (record.request.prompt, record.request.sampling.seed, record.quality) == ("a blue boat", 9, "draft")
+    wrong = studio.keeping.save_edit(click(action="save-edit"), data(studio.board, prompt="", editing=job), tab())
+    assert "must not be empty" in wrong[p.problems] and editing.job not in wrong
+    left = studio.keeping.save_edit(click(action="stop-edit"), data(studio.board, prompt="no", editing=job), tab())
+    assert left[editing.job] is None
+    theirs = data(studio.board, prompt="mine now", editing=job, session="somebody")
+    assert "no such job" in studio.keeping.save_edit(click(action="save-edit"), theirs, tab())[p.problems]
+    assert studio.backend.job(job, owner="session:abc").request.prompt == "a blue boat"
+    studio.backend.resume()
+    wait_until(lambda: studio.backend.job(job, owner="session:abc").state.ended)
+    late = studio.keeping.save_edit(click(action="save-edit"), data(studio.board, editing=job), tab())
+    assert "only a waiting job can be edited" in late[p.problems]
+    assert "waits no longer" in press(studio, action="edit", job=job)[p.problems]
+
+
+def test_the_queue_is_saved_once_an_owner_and_loaded_by_another(studio, tmp_path):
+    p = studio.board
+    assert "nothing waits" in press(studio, action="save-queue")[p.problems]
+    studio.backend.pause()
+    for prompt in ("one", "two"):
+        studio.handlers.generate(data(studio.board, prompt=prompt), tab())
+    for _ in range(2):
+        saved = press(studio, action="save-queue")[p.queue.told]["value"]
+    assert "2 waiting jobs" in saved
+    (file,) = (tmp_path / "uploads" / "queues").rglob("*.zip")  # the first one is gone
+    assert file.parent.name in saved
+    loaded = studio.keeping.load_queue(str(file), data(studio.board, session="else"), tab())
+    assert "2 jobs were added" in loaded[p.queue.told]["value"]
+    assert [record.title for record in studio.backend.queue(owner="session:else")] == ["one", "two"]
+    file.write_bytes(b"no zip")
+    told = studio.keeping.load_queue(str(file), data(studio.board), tab())[p.queue.told]["value"]
+    assert "is no queue file" in told
+
+
+def test_cards_are_drawn_again_only_when_something_changed(studio):
+    p = studio.board
+    job = ended(studio)
+    assert studio.keeping.shelf.tick(data(studio.board), tab()) == gr.skip()  # the gallery was never opened
+    drawn = studio.keeping.shelf.gallery(data(studio.board), tab())
+    mark = drawn[p.gallery.mark]
+    assert studio.keeping.shelf.tick(data(studio.board, mark=mark), tab()) == gr.skip()
+    studio.backend.rename(job, "Another name", owner="session:abc")
+    again = studio.keeping.shelf.tick(data(studio.board, mark=mark), tab())
+    assert "Another name" in again[p.gallery.cards] and again[p.gallery.mark] != mark
+    studio.backend.delete(job, owner="session:abc")
+    gone = studio.keeping.shelf.tick(data(studio.board, mark=mark, job=job, pair=(job, job)), tab())
+    assert gone[p.job] is None and gone[p.gallery.compare.pair] is None and "No videos yet" in gone[p.gallery.cards]
+
+
+def test_a_job_deleted_elsewhere_is_said_by_the_clock(studio):
+    job = ended(studio)
+    studio.backend.delete(job, owner="session:abc")
+    ticked = studio.handlers.tick(data(studio.board, job=job), tab())
+    assert "This job is not here" in ticked[studio.board.result.live]["value"]
+
+
+def test_ticked_jobs_of_mine_are_deleted_and_nobody_elses(studio):
+    p = studio.board
+    mine, theirs = [ended(studio), ended(studio)], ended(studio)
+    studio.backend.pause()
+    waiting = studio.handlers.generate(data(studio.board), tab())[p.job]
+    press(studio, {"session": "somebody"}, action="delete-many", jobs=",".join([*mine, "nonsense", ""]))
+    assert len(studio.backend.history(owner="session:abc")) == 4
+    press(studio, action="delete-many", jobs=",".join([*mine, waiting]))
+    assert [record.id for record in studio.backend.history(owner="session:abc")] == [theirs]
+
+
+def test_titles_are_kept_short_and_places_are_numbers(studio):
+    job = ended(studio)
+    press(studio, action="rename", job=job, value="x" * 100_000)
+    assert len(studio.backend.job(job, owner="session:abc").title) <= 200
+    for position in ("", "-1", "x", "9" * 50):
+        press(studio, action="reorder", job=job, position=position)  # nothing happens, nothing breaks
+
+
+def test_only_two_finished_videos_are_compared(studio):
+    p = studio.board
+    jobs = [ended(studio) for _ in range(2)]
+    for named in ("", jobs[0], f"{jobs[0]},{jobs[0]}", f"{jobs[0]},{jobs[1]},x"):
+        assert "two videos are compared" in press(studio, action="compare", jobs=named)[p.gallery.told]["value"]
+    shown = press(studio, action="compare", jobs=",".join(jobs))
+    assert shown[p.gallery.compare.pair] == tuple(jobs) and "data-compare" in shown[p.gallery.compare.view]["value"]
+    stolen = press(studio, {"session": "somebody"}, action="compare", jobs=",".join(jobs))
+    assert "no such job" in stolen[p.gallery.told]["value"]
+    updates = list(studio.keeping.shelf.measure(data(studio.board, pair=tuple(jobs)), tab()))
+    assert "Measuring" in updates[0][p.gallery.compare.view]
+    assert "complete MP4" in updates[1][p.gallery.compare.view] or "must be" in updates[1][p.gallery.compare.view]

@@ -5,9 +5,17 @@ Stdlib only. Whoever catches one may show `str(error)` to a person as it is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from backend.types import Stage
+
+WHAT_FITS = "what fits: "  # begins the advice in an error about memory
+# How torch, CUDA, numpy and C++ say that memory ran out.
+_PHRASES = re.compile(
+    r"(CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
+    r"|DefaultCPUAllocator: can't allocate|std::bad_alloc|MemoryError|Cannot allocate memory|Unable to allocate)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +89,11 @@ class EngineFailure(H3Error):
         self.stage = stage
         self.log_tail = log_tail
         super().__init__(reason)
+
+
+def memory_words(text: str) -> str | None:
+    """The line of `text` that says memory ran out (the last one), or None."""
+    for line in reversed(text.splitlines()):
+        if _PHRASES.search(line):
+            return line.strip()
+    return None

@@ -172,7 +172,10 @@ def test_unknown_and_impossible_presets(backend):
 
 
 def test_what_the_engine_rejects_is_refused_before_queueing(backend, media):
-    adapted = request(adapters=(Adapter(path=media("a.safetensors")),))
+    file = media("a.safetensors")
+    header = b'{"proj_in.lora_A.weight":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    adapted = request(adapters=(Adapter(path=file),))
     with pytest.raises(InvalidRequest, match="adapters: not applied"):
         backend.submit(adapted, owner="ann")
     assert "adapters: not applied" in backend.check(adapted)

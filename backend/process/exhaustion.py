@@ -1,6 +1,6 @@
-"""Recognises that memory ran out, from a rank's words or from the way it died, and says so with the numbers.
+"""Recognises from the way a rank died that host memory ran out, and says so with the numbers.
 
-Knows the phrases of torch, CUDA, numpy and the kernel's own counter; it does not know how much a request needs.
+Knows the kernel's own counter; it does not know how much a request needs.
 """
 
 from __future__ import annotations
@@ -13,12 +13,7 @@ import psutil
 
 GIB = 2**30
 _CGROUP = Path("/sys/fs/cgroup")
-_PHRASES = re.compile(
-    r"(CUDA out of memory|OutOfMemoryError|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED"
-    r"|DefaultCPUAllocator: can't allocate|std::bad_alloc|MemoryError|Cannot allocate memory|Unable to allocate)"
-)
 WAY_OUT = "choose a smaller canvas, fewer frames, or a preset that offloads"
-WHAT_FITS = "what fits: "  # begins a rank's own advice, which knows more than WAY_OUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +33,6 @@ def host_memory() -> HostMemory:
         kills = _figure(Path("/proc/vmstat"), r"^oom_kill (\d+)$")
     # Some containers hide both: then a SIGKILL is reported as just that.
     return HostMemory(total_bytes=min(total, limit or total), kills=kills or 0)
-
-
-def in_words(text: str) -> str | None:
-    """The line of `text` that says memory ran out (the last one), or None."""
-    for line in reversed(text.splitlines()):
-        if _PHRASES.search(line):
-            return line.strip()
-    return None
 
 
 def in_death(signal: str | None, rss_bytes: int, before: HostMemory, after: HostMemory) -> str | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from backend.errors import EngineFailure
+from backend.errors import WHAT_FITS, EngineFailure, memory_words
 from backend.process import exhaustion, logs
 from backend.process.channel import ChannelError, Closed, Unreachable
 from backend.process.child import Exit
@@ -88,7 +88,7 @@ def report(failures: list[Failure], scene: Scene) -> EngineFailure:
     tail = logs.tail(scene.logs[cause.rank]) if cause.rank < len(scene.logs) else ""
     where = f" in stage {cause.stage.value}" if cause.stage is not None and cause.kind != "hung" else ""
     memory = _exhausted(cause, tail, scene)
-    if cause.kind == "words" and exhaustion.WHAT_FITS in cause.why:
+    if cause.kind == "words" and WHAT_FITS in cause.why:
         reason = f"rank {cause.rank} {cause.why}"
     elif memory is None:
         reason = f"rank {cause.rank} {cause.why}{where}"
@@ -102,10 +102,10 @@ def report(failures: list[Failure], scene: Scene) -> EngineFailure:
 
 def _exhausted(cause: Failure, tail: str, scene: Scene) -> str | None:
     if cause.kind == "words":
-        return exhaustion.in_words(cause.why)
+        return memory_words(cause.why)
     if cause.exit is None:
         return None
     killed = exhaustion.in_death(
         cause.exit.signal, scene.rss_bytes.get(cause.rank, 0), scene.memory, exhaustion.host_memory()
     )
-    return killed or exhaustion.in_words(tail)
+    return killed or memory_words(tail)

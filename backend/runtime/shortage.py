@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import torch
 
 from backend import limits
-from backend.errors import H3Error
-from backend.process import exhaustion
+from backend.errors import WHAT_FITS, H3Error, memory_words
 from backend.runtime.plan import GIB, Plan
 from backend.runtime.vae_tiles import DecodeOutOfMemory
 from backend.types import FPS, GenerationRequest, Stage, Task
@@ -89,7 +88,7 @@ def report(request: GenerationRequest, stage: Stage | None, plan: Plan, figures:
         )
         if figures.others > OTHERS_BYTES:
             text += f"; other programs hold {figures.others / GIB:.1f} GiB of this GPU"
-    return f"{text}; {exhaustion.WHAT_FITS}{', or '.join(fitting(request, stage, plan, figures))}"
+    return f"{text}; {WHAT_FITS}{', or '.join(fitting(request, stage, plan, figures))}"
 
 
 def fitting(request: GenerationRequest, stage: Stage | None, plan: Plan, figures: Figures | None) -> list[str]:
@@ -133,7 +132,7 @@ def _words(error: BaseException) -> str | None:
     """What the error says of exhausted memory, or None where it is another error."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return str(error).strip() or type(error).__name__
-    return exhaustion.in_words(str(error))
+    return memory_words(str(error))
 
 
 def _let_go(error: BaseException, release: Callable[[], Plan], on_gpu: bool) -> Plan:

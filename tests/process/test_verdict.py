@@ -1,8 +1,9 @@
 import pytest
 
+from backend.errors import memory_words
 from backend.process.channel import CLOSED, ChannelError, Unreachable
 from backend.process.child import Exit
-from backend.process.exhaustion import HostMemory, host_memory, in_death, in_words
+from backend.process.exhaustion import HostMemory, host_memory, in_death
 from backend.process.messages import Broken
 from backend.process.verdict import Failure, Scene, report, root_cause
 from backend.types import Stage
@@ -59,8 +60,8 @@ def test_the_kernels_kill_is_told_from_any_other():
 
 
 def test_the_last_line_about_memory_is_the_one():
-    assert in_words("a\nMemoryError: x\nstd::bad_alloc\nb") == "std::bad_alloc"
-    assert in_words("all is well") is None
+    assert memory_words("a\nMemoryError: x\nstd::bad_alloc\nb") == "std::bad_alloc"
+    assert memory_words("all is well") is None
 
 
 def test_a_process_that_never_came_up_is_reported_by_its_exit():

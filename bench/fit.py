@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from backend import codec, limits
+from backend import codec, limits, presets
 from backend.hardware import rates
+from backend.hardware.forecast import Question, forecast, scaled_shape
 from backend.hardware.model_size import ModelSize
+from backend.hardware.probe import Hardware
+from backend.hardware.request_shape import RequestShape
+from backend.types import Stage
 from bench import report
+from bench.forecast import STAGES, pair, within
 
 OVERLAP_PX, TILE_PX = 64, 256
 
@@ -31,6 +36,11 @@ def main() -> None:
     found, rows = fit(content, options.measured.name)
     print(report.table(rows, ["request", "stage", "measured_s", "fitted_s", "ratio"]))
     print("written:", report.write("rates", codec.encode(found), options.out))
+    if content["rows"][-1].get("shape") and options.out is None:
+        rates.fitted.cache_clear()
+        content["after_fit"] = again(content)
+        print("within, before the fit:", content["within"], "after it:", content["after_fit"]["within"])
+        options.measured.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def fit(content: dict[str, Any], name: str) -> tuple[rates.Fitted, list[dict[str, Any]]]:
@@ -73,6 +83,33 @@ def fit(content: dict[str, Any], name: str) -> tuple[rates.Fitted, list[dict[str
                 }
             )
     return found, rows
+
+
+def again(content: dict[str, Any]) -> dict[str, Any]:
+    """The forecast as it is now beside the same measurements: those that it was fitted to, so no proof by itself."""
+    hardware = codec.decode(Hardware, content["hardware"])
+    preset = presets.hardware_presets()[content["preset"]]
+    rows = []
+    for request in _requests(content["rows"]):
+        shape = codec.decode(RequestShape, request["whole"]["shape"])
+        question = Question(
+            preset=preset,
+            shape=shape,
+            size=ModelSize(),
+            shape_at=lambda *at, shape=shape: scaled_shape(shape, *at),
+            warm=True,
+            tabulated=True,
+        )
+        told = forecast(hardware, question)
+        memory = {each.stage: each.gib for each in told.placement.ranks[0].stages}
+        seconds = {each.stage: each.seconds for each in told.times}
+        for name, row in request.items():
+            whole = name == "whole"
+            told_s = sum(seconds[stage] for stage in STAGES) if whole else seconds[Stage(name)]
+            told_gib = told.gpu_gib if whole else memory.get(Stage(name))
+            now = pair("s", told_s, row["measured_s"]) | pair("gib", told_gib, row["measured_gib"])
+            rows.append({"request": row["request"], "stage": name, **now})
+    return {"within": within(rows), "rows": rows}
 
 
 def _solve(terms: list[list[float]], measured: list[float], known: list[float] | None = None) -> list[float]:

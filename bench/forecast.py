@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from backend import presets
+from backend import codec, presets
 from backend.errors import UnusableResult
 from backend.h3.pipeline import Pipeline
 from backend.hardware.choose import choose
@@ -143,22 +143,18 @@ class _Bench:
 
     def content(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """What is written."""
-        whole = [row for row in rows if row["stage"] == "whole"]
         return {
             "what": "requests through the whole pipeline with random weights, beside the program's own forecast",
             "environment": report.environment(self.device),
             "preset": self.preset.name,
             "reason": self.reason,
+            "hardware": codec.encode(self.hardware),
             "forwards": self.options.forwards,
             "plan": self.runtime.plan.as_dict(),
             "runtime": self.runtime.info(),
             "notices": self.runtime.said,
             "criterion": CRITERION,
-            "within": {
-                name: sum(abs((row[ratio] or 0) - 1) <= CRITERION[name] for row in whole)
-                for name, ratio in (("seconds", "ratio_s"), ("gib", "ratio_gib"))
-            }
-            | {"of": len(whole)},
+            "within": within(rows),
             "rows": rows,
         }
 
@@ -202,8 +198,8 @@ class _Bench:
             yield {
                 "request": name,
                 "stage": stage.value,
-                **_pair("s", foreseen[stage], watch.seconds.get(stage)),
-                **_pair("gib", planned.gib if planned else None, watch.gib.get(stage)),
+                **pair("s", foreseen[stage], watch.seconds.get(stage)),
+                **pair("gib", planned.gib if planned else None, watch.gib.get(stage)),
                 "parts_gib": {part.name: round(part.gib, 3) for part in planned.parts} if planned else {},
                 "reserved_gib": watch.reserved.get(stage),
             }
@@ -212,10 +208,11 @@ class _Bench:
         yield {
             "request": name,
             "stage": "whole",
-            **_pair("s", counted, whole_s),
-            **_pair("gib", told.gpu_gib, peak),
+            **pair("s", counted, whole_s),
+            **pair("gib", told.gpu_gib, peak),
             "steps_s": watch.steps,
             "forecast_step_s": round(told.step_s, 4),
+            "shape": codec.encode(shape),
             "forecast_rows": shape.rows,
             "rows": self.counted.rows,
             "text_rows": self.counted.text_rows,
@@ -371,7 +368,17 @@ def _media(
     return PreparedMedia(references=tuple(prepared)), media, tuple(references)
 
 
-def _pair(unit: str, told: float | None, real: float | None) -> dict[str, float | None]:
+def within(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """How many requests meet the criterion, of how many."""
+    whole = [row for row in rows if row["stage"] == "whole"]
+    found = {
+        name: sum(abs((row[ratio] or 0) - 1) <= CRITERION[name] for row in whole)
+        for name, ratio in (("seconds", "ratio_s"), ("gib", "ratio_gib"))
+    }
+    return found | {"of": len(whole)}
+
+
+def pair(unit: str, told: float | None, real: float | None) -> dict[str, float | None]:
     """Forecast, measurement, and forecast as a share of it."""
     return {
         f"forecast_{unit}": None if told is None else round(told, 3),

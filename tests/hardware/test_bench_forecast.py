@@ -30,6 +30,10 @@ def test_the_bench_runs_a_tiny_request_and_keeps_forecast_and_measurement(tmp_pa
     assert whole["rows"] == whole["text_rows"] + 2 * 178 + 32 * 16  # 107 frames: 178 audio latents, 32 of video
     assert whole["rows"] == pytest.approx(whole["forecast_rows"], abs=60)
     assert len(whole["steps_s"]) == 1
+    content["hardware"]["gpus"], content["preset"] = [], "tiny-cpu"
+    repeated = fit.again(content)["rows"]  # of another model, but of the same request and measurements
+    assert [row["measured_s"] for row in repeated] == [row["measured_s"] for row in content["rows"]]
+    assert all(row["forecast_s"] > 0 for row in repeated)
     assert "within" in capsys.readouterr().out
 
 

@@ -101,7 +101,7 @@ window.h3Prompt = (() => {
   // A field over some parts. `find` gives them in an outline; a field that holds several says so by `stale`.
   const input = (key, label, find, more = {}) => {
     const { rows, hint, onto, ...attributes } = more;
-    const id = `ir-${key}`;
+    const id = `ir-field-${key}`;
     const node = make(rows ? 'textarea' : 'input', {
       id, rows, 'data-key': key, translate: 'no', spellcheck: rows ? 'true' : 'false', autocomplete: 'off',
       'aria-describedby': hint ? `${id}-hint` : null, ...attributes,
@@ -120,7 +120,7 @@ window.h3Prompt = (() => {
       node.disabled = !at;
       if (!at) return;
       const value = valueOf(outline.parts, at);
-      if (document.activeElement === node && node.value.trim() === value.trim()) widen(outline, at, node.value);
+      if (document.activeElement === node && node.value.trim() === value.trim()) widen(at, node.value);
       else if (node.value !== value) node.value = value;
       if (rows) grow(node);
     });
@@ -133,20 +133,27 @@ window.h3Prompt = (() => {
   };
 
   // The server gives space at a field's end to the part after it; while one types there, it is the field's.
-  const widen = (outline, at, value) => {
-    const parts = state.parts;
+  const widen = (at, value) => {
+    const parts = [...state.parts];
     const have = valueOf(parts, at);
-    const start = value.indexOf(have.trim() ? have : '');
+    const start = value.indexOf(have);
     if (have === value || start < 0) return;
-    const before = value.slice(0, start), after = value.slice(start + have.length);
-    let left = at.from - 1, right = at.to;
-    if (before && !(left >= 0 && parts[left].endsWith(before))) return;
-    while (after && right < parts.length && !parts[right]) right += 1;
-    if (after && !(right < parts.length && parts[right].startsWith(after))) return;
-    if (before) parts[left] = parts[left].slice(0, parts[left].length - before.length);
-    if (after) parts[right] = parts[right].slice(after.length);
+    let before = value.slice(0, start), after = value.slice(start + have.length);
     parts[at.from] = before + parts[at.from];
     parts[at.to - 1] += after;
+    for (let left = at.from - 1; before && left >= 0; left -= 1) {
+      const taken = parts[left].slice(-before.length);
+      if (!before.endsWith(taken)) return;
+      parts[left] = parts[left].slice(0, parts[left].length - taken.length);
+      before = before.slice(0, before.length - taken.length);
+    }
+    for (let right = at.to; after && right < parts.length; right += 1) {
+      const taken = parts[right].slice(0, after.length);
+      if (!after.startsWith(taken)) return;
+      parts[right] = parts[right].slice(taken.length);
+      after = after.slice(taken.length);
+    }
+    if (!before && !after) state.parts = parts;
   };
 
   // Rendering: fields stay the same elements while the text has the same parts, so that typing is never interrupted.
@@ -391,7 +398,7 @@ window.h3Prompt = (() => {
   };
 
   const time = (key, label, index, read, name) => {
-    const node = make('input', { type: 'number', min: '0', max: '60', step: '0.1', id: `ir-${key}`, 'data-key': key, inputmode: 'decimal' });
+    const node = make('input', { type: 'number', min: '0', max: '60', step: '0.1', id: `ir-field-${key}`, 'data-key': key, inputmode: 'decimal' });
     node.addEventListener('change', () => ask(name, { shot: index, value: Math.max(Number(node.value) || 0, 0) }));
     live(node, (_, outline) => {
       const value = String(Math.round(read(outline) * 100) / 100);

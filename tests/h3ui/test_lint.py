@@ -171,8 +171,13 @@ def test_too_long_a_prompt_is_told_by_how_much():
     assert "123 characters over the limit of 7,000" in found.message
 
 
-def test_a_button_that_came_too_late_changes_nothing():
-    assert lint.mend("A boat.", TEXT, "tag-spelling:3") == "A boat."
+def test_a_button_that_came_too_late_changes_nothing_or_what_it_meant():
+    for key in ("tag-spelling:3", "tag-spelling:", "tag-spelling:²", ":", "x" * 99):
+        assert lint.mend("A boat.", TEXT, key) == "A boat."
+    prompt = "<image 1> and <Video 1>: he says “Go”."
+    tag, speech = lint.check(prompt, REFERENCES)
+    once = lint.mend(prompt, REFERENCES, tag.key)
+    assert lint.mend(once, REFERENCES, speech.key) == "<Picture 1> and <Video 1>: he says <d>[English] Go</d>."
 
 
 @pytest.mark.parametrize(

@@ -58,6 +58,7 @@ def _numbers(document: Document, placed: list[tuple[int, Shot]]) -> list[Finding
 
 def _times(document: Document, target: Target, placed: list[tuple[int, Shot]]) -> list[Finding]:
     told, end, times = [], target.duration_s, starts(document.shots)
+    following = _following(document.shots, end)
     fitting = _whole(document, edit.fit(document, target), f"Fit into {seconds(end)}")
     for index, (at, shot) in enumerate(placed):
         name, start_s = f"Shot {shot.number}", shot.start_s
@@ -69,8 +70,7 @@ def _times(document: Document, target: Target, placed: list[tuple[int, Shot]]) -
             continue
         before = times[index - 1]
         if start_s is None:
-            later = [time for time in (item.start_s for item in document.shots[index + 1 :]) if time is not None]
-            middle = round((before + (later[0] if later else end)) / 2, 2)
+            middle = round((before + following[index]) / 2, 2)
             change = _head(at, shot, f"[Shot {shot.number}] At {timecode.write(middle)}, ", "Add one")
             told.append(Finding(code="no-time", at=at, message=f"{name} has no cut time.", change=change))
             continue
@@ -90,6 +90,15 @@ def _times(document: Document, target: Target, placed: list[tuple[int, Shot]]) -
             message = f"{name} lasts {seconds(end - start_s)} only, until the video ends at {seconds(end)}."
             told.append(Finding(code="short-shot", at=at, message=message, change=fitting))
     return told
+
+
+def _following(shots: tuple[Shot, ...], end: float) -> list[float]:
+    """For each shot the next cut time that is written after it, or the end of the video."""
+    found: list[float] = []
+    for shot in reversed(shots):
+        found.append(end)
+        end = shot.start_s if shot.start_s is not None else end
+    return found[::-1]
 
 
 def _mentions(document: Document, placed: list[tuple[int, Shot]]) -> list[Finding]:

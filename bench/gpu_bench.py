@@ -122,22 +122,27 @@ def require(condition: bool, words: str) -> None:
         raise Failed(words)
 
 
-def request_of(shape: models.Shape, seed: int = 3) -> Any:
+def request_of(shape: models.Shape, seed: int = 3, adapters: tuple[Any, ...] = ()) -> Any:
     """A t2va request of that shape."""
     from backend.types import GenerationRequest, Sampling
 
     sampling = Sampling(
-        num_frames=shape.num_frames, width=shape.width, height=shape.height, num_inference_steps=STEPS, seed=seed
+        num_frames=shape.num_frames,
+        width=shape.width,
+        height=shape.height,
+        num_inference_steps=STEPS,
+        seed=seed,
+        adapters=adapters,
     )
     return GenerationRequest(prompt="a red ball", sampling=sampling)
 
 
-def render(pipeline: Any, shape: models.Shape, seed: int = 3) -> tuple[Any, Watcher]:
+def render(pipeline: Any, shape: models.Shape, seed: int = 3, adapters: tuple[Any, ...] = ()) -> tuple[Any, Watcher]:
     """One t2va clip; what was generated, and what was seen of it."""
     from backend.types import PreparedMedia
 
     seen = Watcher()
-    return pipeline.generate(request_of(shape, seed), PreparedMedia(), seen, seen), seen
+    return pipeline.generate(request_of(shape, seed, adapters), PreparedMedia(), seen, seen), seen
 
 
 def open_pipeline(bench: Bench, notices: list[str], **options: Any) -> tuple[Any, Any]:

@@ -211,6 +211,19 @@ def test_options_change_the_request_of_a_file(tmp_path):
     assert (sampling.seed, sampling.num_frames, sampling.width, sampling.ratio) == (8, 107, None, "1:1")
 
 
+def test_adapters_are_named_with_their_scales(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ["--adapter", "a.safetensors:0.75", "--adapter", "b:2.safetensors", "--adapter", "c.safetensors"]
+    options = app._parser().parse_args(["generate", "--prompt", "x", *given, "--out", "x.mp4"])
+    adapters = app._request(options)[1].sampling.adapters
+    assert [(each.path.name, each.scale) for each in adapters] == [
+        ("a.safetensors", 0.75),
+        ("b:2.safetensors", 1.0),
+        ("c.safetensors", 1.0),
+    ]
+    assert all(each.path.parent == tmp_path for each in adapters)
+
+
 def test_all_problems_are_said_at_once(data_dir, tmp_path):
     done = run("generate", "--prompt", "", "--duration", 3, "--width", 100, "--height", 64, "--steps", -1,
                "--out", tmp_path / "a.mp4", data_dir=data_dir)  # fmt: skip

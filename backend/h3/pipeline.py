@@ -86,6 +86,8 @@ class Pipeline:
             _enter(monitor, Stage.LOAD, f"loading {TRANSFORMER_OF[task]}", 0, steps)
             self.use(task)
         assert self._forward is not None
+        if request.sampling.adapters:
+            _enter(monitor, Stage.LOAD, "merging adapters", 0, steps)
         self._adapt(request.sampling.adapters)
 
         _enter(

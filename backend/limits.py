@@ -315,7 +315,8 @@ def _clip_problems(
         elif used is not None:
             totals[kind] += used
             if not MIN_CLIP_S - CLIP_TOLERANCE_S <= used <= MAX_CLIP_S + CLIP_TOLERANCE_S:
-                rule = f"a {kind} reference must use {MIN_CLIP_S:g} to {MAX_CLIP_S:g} seconds"
+                article = "an" if kind is ReferenceKind.AUDIO else "a"
+                rule = f"{article} {kind} reference must use {MIN_CLIP_S:g} to {MAX_CLIP_S:g} seconds"
                 way_out = "trim it with start and length" if used > MAX_CLIP_S else "use a longer clip"
                 value = f"{reference.path.name}, {used:.2f} s"
                 yield Problem(field=f"references[{index}]", value=value, rule=rule, way_out=way_out)

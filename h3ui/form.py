@@ -219,11 +219,16 @@ def used_s(item: MediaItem) -> float:
 
 
 def faults(items: tuple[MediaItem, ...]) -> tuple[tuple[Problem, ...], ...]:
-    """What is wrong with each item of the tray by itself, in their order."""
+    """What is wrong with each item of the tray by itself, in their order; each stands beside its item, so unnamed."""
     request = GenerationRequest(prompt="a prompt", references=tuple(_reference(item) for item in items))
     found = limits.validate(request, {item.path: item.report for item in items})
     return tuple(
-        tuple(problem for problem in found if problem.field == f"references[{index}]") for index in range(len(items))
+        tuple(
+            dataclasses.replace(problem, field="", value="")
+            for problem in found
+            if problem.field == f"references[{index}]"
+        )
+        for index in range(len(items))
     )
 
 

@@ -6,9 +6,9 @@ kernels run is handed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,35 @@ class Modulation:
     shift_mlp: Tensor
     scale_mlp: Tensor
     gate_mlp: Tensor
+
+
+class OneAtATime(Sequence[BlockWeights]):
+    """Blocks of which one is whole on the device at a time; a block is valid until another was asked for."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def bring(self, number: int) -> BlockWeights:
+        """Block `number`, whole, on the device."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[BlockWeights]:
+        return (self[number] for number in range(len(self)))
+
+    @overload
+    def __getitem__(self, number: int) -> BlockWeights: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[BlockWeights]: ...
+    def __getitem__(self, number: int | slice) -> BlockWeights | Sequence[BlockWeights]:
+        """See `bring`."""
+        if isinstance(number, slice):
+            raise TypeError("these blocks are whole one at a time")
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return self.bring(number)
 
 
 def fuse(block: Any) -> BlockWeights:

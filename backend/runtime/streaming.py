@@ -6,14 +6,14 @@ modules. (diffusers' group offloading hangs on module calls, so the fused trunk 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from backend.runtime.block import BlockWeights
+from backend.runtime.block import BlockWeights, OneAtATime
 from backend.runtime.parallel.fsdp import MATRICES
 
 ALIGNMENT = 256  # bytes; what cuBLAS and copies like best
@@ -121,29 +121,16 @@ class Stream:
         return views
 
 
-class StreamedBlocks(Sequence[BlockWeights]):
+class StreamedBlocks(OneAtATime):
     """Blocks of a trunk whose matrices lie in host memory. Asking for one has it there and the next one coming."""
 
     def __init__(self, blocks: Sequence[BlockWeights], device: torch.device, resident: int = 0) -> None:
+        super().__init__(len(blocks))
         self._blocks = list(blocks)
         self._stream = Stream([[each.qkv, each.out, each.ff_in, each.ff_out] for each in blocks], device, resident)
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __iter__(self) -> Iterator[BlockWeights]:
-        return (self[number] for number in range(len(self)))
-
-    @overload
-    def __getitem__(self, number: int) -> BlockWeights: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[BlockWeights]: ...
-    def __getitem__(self, number: int | slice) -> BlockWeights | Sequence[BlockWeights]:
+    def bring(self, number: int) -> BlockWeights:
         """Block `number`, its matrices on the device."""
-        if isinstance(number, slice):
-            raise TypeError("streamed blocks are there one at a time")
-        if not 0 <= number < len(self._blocks):
-            raise IndexError(number)
         qkv, out, ff_in, ff_out = self._stream.fetch(number)
         return replace(self._blocks[number], qkv=qkv, out=out, ff_in=ff_in, ff_out=ff_out)
 

@@ -8,15 +8,14 @@ fused trunk calls none.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from backend.errors import Unavailable
-from backend.runtime.block import BlockWeights, linear_weight
+from backend.runtime.block import BlockWeights, OneAtATime, linear_weight
 from backend.runtime.ops import Norm, QkNorm
 from backend.runtime.parallel.group import Group
 
@@ -57,7 +56,7 @@ class _Coming:
     works: list[Any]
 
 
-class ShardedBlocks(Sequence[BlockWeights]):
+class ShardedBlocks(OneAtATime):
     """The blocks of a model whose matrices are shards. Asking for a block makes it whole and starts the next one.
 
     Takes two blocks of memory beside the shards. A block's matrices are valid until the next block was asked for and
@@ -65,28 +64,15 @@ class ShardedBlocks(Sequence[BlockWeights]):
     """
 
     def __init__(self, model: Any, group: Group) -> None:
+        super().__init__(len(model.transformer_blocks))
         self._blocks = list(model.transformer_blocks)
         self._group = group
         self._rooms: list[list[Tensor]] = []
         self._whole: tuple[int, BlockWeights] | None = None
         self._coming: _Coming | None = None
 
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def __iter__(self) -> Iterator[BlockWeights]:
-        return (self[number] for number in range(len(self)))
-
-    @overload
-    def __getitem__(self, number: int) -> BlockWeights: ...
-    @overload
-    def __getitem__(self, number: slice) -> Sequence[BlockWeights]: ...
-    def __getitem__(self, number: int | slice) -> BlockWeights | Sequence[BlockWeights]:
+    def bring(self, number: int) -> BlockWeights:
         """Block `number`, whole."""
-        if isinstance(number, slice):
-            raise TypeError("sharded blocks are whole one at a time")
-        if not 0 <= number < len(self._blocks):
-            raise IndexError(number)
         if self._whole is None or self._whole[0] != number:
             coming = self._arrived(number)
             self._whole = (number, self._weights(number, coming.room))

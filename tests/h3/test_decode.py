@@ -1,7 +1,9 @@
 """Streamed decoding: equal to decoding at once, in memory that does not grow with the clip."""
 
+import itertools
 import weakref
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -111,3 +113,11 @@ def test_tiles_are_blended_as_released(pipeline: Pipeline) -> None:
     whole = torch.cat(list(decode.video_chunks(vae, latents, lambda vae, z: vae.decoder(vae.post_quant_conv(z)))))
     assert tiled.shape == whole.shape == (22, 128, 320, 3)
     assert not torch.equal(tiled, whole)
+
+
+def test_the_sound_of_every_clip_is_decoded_before_it_and_no_more() -> None:
+    vae = SimpleNamespace(tokens_chunk_size=5, temporal_compression_ratio=4, frame_pre_padding=3)  # 17 frames a clip
+    audio_vae = SimpleNamespace(hop_length=800)
+    counts = list(itertools.islice(decode.audio_ahead(vae, audio_vae, 348), 12))  # 209 frames
+    # Clips end every 0.708 s, chunks of sound every 1.5 s.
+    assert counts == [1, 0, 1, 0, 1, 0, 1, 0, 1, 0, 1, 0]

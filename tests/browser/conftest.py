@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -49,19 +50,23 @@ class Server:
 
 @pytest.fixture(scope="module")  # not the session: Playwright keeps an event loop in this thread while it is open
 def server(tmp_path_factory, tiny_checkpoint) -> Iterator[Server]:
-    """`python app.py` on a free port, ended by SIGTERM; it must end in order."""
+    """`python app.py` on an empty data folder."""
+    with running(tmp_path_factory.mktemp("studio"), tiny_checkpoint) as program:
+        yield program
+
+
+@contextlib.contextmanager
+def running(data: Path, checkpoint: Path, *options: str) -> Iterator[Server]:
+    """`python app.py` on a free port with the data folder `data / "data"`, ended by SIGTERM; it must end in order."""
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine: install chromium to run the browser tests")
-    data = tmp_path_factory.mktemp("studio")
-    shutil.copytree(tiny_checkpoint, data / "checkpoints" / TINY_FOLDER)
+    shutil.copytree(checkpoint, data / "data" / "checkpoints" / TINY_FOLDER)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = (data / "server.log").open("w")
     command = [sys.executable, "app.py", "--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data / "data")]
-    (data / "data").mkdir()
-    (data / "checkpoints").rename(data / "data" / "checkpoints")
-    process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
+    process = subprocess.Popen([*command, *options], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, text=True)
     try:
         _await_port(port, process, data / "server.log")
         yield Server(url=f"http://127.0.0.1:{port}", process=process, data=data / "data")
@@ -84,6 +89,12 @@ def _await_port(port: int, process: subprocess.Popen[str], log: Path) -> None:
                 return
         time.sleep(0.1)
     pytest.fail(f"the port did not open: {log.read_text()[-3000:]}")
+
+
+@pytest.fixture(scope="session")
+def launch():
+    """`running`, for files that fill a data folder first or need other options."""
+    return running
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-from tests.job_fakes import World, fake_services, wait_until
 
 from backend import codec
 from backend.api import Backend
@@ -17,6 +16,7 @@ from backend.media import kept
 from backend.media.mp4 import Mp4Writer
 from backend.settings import Settings
 from backend.types import EncoderSettings, GenerationRequest, Sampling
+from tests.job_fakes import World, fake_services, wait_until
 
 WIDTH, HEIGHT, FRAMES = 224, 128, 107
 SUBJECTS = ("A lighthouse at dusk", "A fox in the snow", "A kettle that sings", "Rain on a tin roof", "A paper boat")

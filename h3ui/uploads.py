@@ -9,6 +9,7 @@ import dataclasses
 import secrets
 import shutil
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from backend.api import Backend
 
 Updates = dict[Any, Any]
+LOOKING_AT_ONCE = 2  # files of one drop, each in a child of its own
 
 
 class Uploads:
@@ -78,13 +80,17 @@ class Uploads:
         p = self.panels.references
         if not paths:
             return {p.arrived: ((), ()), p.drop: gr.skip()}
-        good, refusals = [], []
-        for path in paths:
-            try:
-                good.append(self.probe(path))
-            except MediaRefused as error:
-                refusals.append(error.problem)
-        return {p.arrived: (tuple(good), tuple(refusals)), p.drop: gr.update(value=None)}
+        with ThreadPoolExecutor(LOOKING_AT_ONCE) as pool:
+            found = list(pool.map(self._looked_at, paths))
+        good = tuple(each for each in found if isinstance(each, MediaItem))
+        refusals = tuple(each for each in found if isinstance(each, Problem))
+        return {p.arrived: (good, refusals), p.drop: gr.update(value=None)}
+
+    def _looked_at(self, path: str) -> MediaItem | Problem:
+        try:
+            return self.probe(path)
+        except MediaRefused as error:
+            return error.problem
 
     def arrive(self, arrived: tuple[Any, Any], items: tuple[MediaItem, ...]) -> Updates:
         """What `look_at` found joins the tray as it is now, perhaps changed meanwhile; refusals are said."""

@@ -8,6 +8,7 @@ import urllib.request
 from pathlib import Path
 from urllib.parse import unquote
 
+import av
 import numpy as np
 import pytest
 from PIL import Image
@@ -183,6 +184,22 @@ def test_a_clip_is_trimmed_by_its_handles_and_by_number_and_played_exactly(tall,
     studio.page.fill(f"{clip} [data-field=start]", "2")
     studio.page.keyboard.press("Enter")
     studio.page.wait_for_selector(f"{clip} .problems :text('must use 2 to 15 seconds')")  # refused in its own place
+
+
+def test_a_sound_that_the_browser_cannot_play_says_so(studio, media, tmp_path):
+    path = tmp_path / "lossless.m4a"  # ALAC: H3 reads it, Chromium does not
+    with av.open(str(path), "w", format="ipod") as container:
+        stream = container.add_stream("alac", rate=32_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 32_000 * 3), np.int16), format="s16p", layout="mono")
+        frame.sample_rate = 32_000
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    studio.open()
+    studio.page.click(REFERENCES)
+    add(studio, {"lossless.m4a": path}, "lossless.m4a")
+    studio.page.click("#tray [data-play]")
+    studio.page.wait_for_selector("#tray .clip-note:has-text('cannot play this file')")
+    assert studio.page.locator(".clip.playing").count() == 0
 
 
 def test_typing_survives_a_file_that_arrives_and_a_row_that_goes(tall, media):

@@ -20,7 +20,7 @@ from diffusers.video_processor import VideoProcessor
 from torch import Tensor, nn
 
 from backend.h3 import decode
-from backend.media.mp4 import Mp4Writer
+from backend.media.mp4 import Growing, Mp4Writer
 from backend.runtime import vae_tiles
 from backend.runtime.attention import choose
 from backend.runtime.frames import to_host
@@ -178,21 +178,18 @@ def stock(vae: nn.Module, latents: Tensor) -> np.ndarray:
 
 
 def encode(chunks: Iterator[np.ndarray], shape: models.Shape) -> dict[str, float]:
-    """Write the chunks to an MP4; seconds until the first second of video is on the host, and until all is closed."""
-    started = time.perf_counter()
-    first = None
-    frames = 0
+    """Write the chunks to an MP4; seconds until its first second could be played, and until all is closed."""
+    started, clock = time.perf_counter(), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"
-        with Mp4Writer(path, shape.width, shape.height, EncoderSettings()) as writer:
+        growing = Growing(path=path.with_name("stream.mp4"), tell=lambda: None)
+        with Mp4Writer(path, shape.width, shape.height, EncoderSettings(), growing) as writer:
             writer.write_audio(np.zeros((2, round(shape.num_frames / 24 * 32000)), np.float32))
             for chunk in chunks:
                 writer.write_frames(chunk)
-                frames += len(chunk)
-                if first is None and frames >= 24:
-                    first = time.perf_counter() - started
             writer.close({})
-    return {"first_second_s": round(first or 0.0, 2), "mp4_s": round(time.perf_counter() - started, 2)}
+    first = (writer.first_second_at or clock) - clock
+    return {"first_second_s": round(first, 2), "mp4_s": round(time.perf_counter() - started, 2)}
 
 
 if __name__ == "__main__":

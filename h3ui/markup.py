@@ -44,9 +44,10 @@ def icon(name: str) -> str:
 def button(label: str, action: str, *, symbol: str = "", kind: str = "", **data: object) -> str:
     """A real <button> that reports `action`. Without visible text give `kind="icon"`: the label becomes its name."""
     attributes = "".join(f' data-{name}="{text(value)}"' for name, value in data.items() if value not in (None, ""))
+    bare = "icon" in kind.split()
     shown = icon(symbol) if symbol else ""
-    named = f' aria-label="{text(label)}" title="{text(label)}"' if kind == "icon" else ""
-    content = shown if kind == "icon" else f"{shown}<span>{text(label)}</span>"
+    named = f' aria-label="{text(label)}" title="{text(label)}"' if bare else ""
+    content = shown if bare else f"{shown}<span>{text(label)}</span>"
     return (
         f'<button type="button" class="btn {kind}" data-action="{text(action)}"{attributes}{named}>{content}</button>'
     )

@@ -129,6 +129,7 @@
         if (last > 0) view.querySelector('[data-scrub]').max = last;
       });
     }
+    tickAll(false); // their bar would lie over what they were ticked for
     view.scrollIntoView({ behavior: 'smooth', block: 'start' });
   };
 

@@ -18,11 +18,24 @@ import shelf
 
 OWNER = "user:anna"
 COUNT = 100
-LONG_TASKS = """() => {
-  window.longest = 0;
-  new PerformanceObserver((list) => {
-    for (const entry of list.getEntries()) window.longest = Math.max(window.longest, entry.duration);
-  }).observe({type: 'longtask'});
+SCROLL = """async (moving) => {
+  window.scrollTo(0, 0);
+  await new Promise((done) => setTimeout(done, 800));
+  let longest = 0, before = performance.now();
+  const watch = new PerformanceObserver((list) => {
+    for (const entry of list.getEntries()) longest = Math.max(longest, entry.duration);
+  });
+  watch.observe({type: 'longtask'});
+  const gaps = [], end = document.documentElement.scrollHeight - innerHeight;
+  for (let at = 0; at < end; at += 60) {
+    if (moving) window.scrollTo(0, at);
+    await new Promise(requestAnimationFrame);
+    gaps.push(performance.now() - before);
+    before = performance.now();
+  }
+  await new Promise((done) => setTimeout(done, 200));
+  watch.disconnect();
+  return {gaps, longest};
 }"""
 
 
@@ -83,22 +96,11 @@ def test_a_hundred_cards_scroll_smoothly(anna):
         if page.locator("#gallery article").count() == COUNT:
             break
     assert page.locator("#gallery article").count() == COUNT
-    page.evaluate("window.scrollTo(0, 0)")
-    page.wait_for_timeout(500)
-    page.evaluate(LONG_TASKS)
-    frames = page.evaluate("""async () => {
-      const gaps = []; let before = performance.now();
-      const end = document.documentElement.scrollHeight - innerHeight;
-      for (let at = 0; at < end; at += 60) {
-        window.scrollTo(0, at);
-        await new Promise(requestAnimationFrame);
-        gaps.push(performance.now() - before); before = performance.now();
-      }
-      return gaps;
-    }""")
-    assert len(frames) > 60
-    assert page.evaluate("window.longest") < 200
-    assert statistics.median(frames) < 60  # on two cores without a GPU, with other work beside it
+    idle, scrolled = (page.evaluate(SCROLL, moving) for moving in (False, True))
+    assert len(scrolled["gaps"]) > 60
+    # On a machine of its own an idle page has no long task at all; beside other work the clock alone makes some.
+    assert scrolled["longest"] < max(200, 2.5 * idle["longest"])
+    assert statistics.median(scrolled["gaps"]) < max(50, 2.5 * statistics.median(idle["gaps"]))
     players = page.evaluate(
         "[...document.querySelectorAll('#gallery video')].filter((v) => v.getAttribute('src')).length"
     )

@@ -102,7 +102,8 @@ class Planned:
         shown = (("first", values.first_frame, prepared.first_frame), ("last", values.last_frame, prepared.last_frame))
         for name, item, picture in shown:
             if item is not None and picture is not None:
-                on_canvas = keyframes.OnCanvas(picture=picture, report=reports.pop(0))
+                follows = name == "last" and values.first_frame is not None
+                on_canvas = keyframes.OnCanvas(picture=picture, report=reports.pop(0), cropped=follows)
                 updates[self.panels.keyframes.slots[name].card] = keyframes.card_html(name, item, on_canvas=on_canvas)
         return updates or gr.skip()
 

@@ -61,10 +61,14 @@ def _slot(name: str) -> Slot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnCanvas:
-    """A keyframe as the job would hand it to the model: the picture, and what was done to get there."""
+    """A keyframe as the job would hand it to the model: the picture, and what was done to get there.
+
+    `cropped` says that it was scaled to cover the canvas, so that what sticks out was cut off; else it was stretched.
+    """
 
     picture: Path
     report: MediaReport
+    cropped: bool = False
 
 
 def card_html(
@@ -84,9 +88,30 @@ def card_html(
         report = on_canvas.report
         label = f"{TITLES[name]} as the model will see it"
         shown = f'<img src="{markup.text(media.url(on_canvas.picture))}" alt="{label}" data-seen="{name}">'
+        shown += _kept(item, on_canvas)
         size = f"{report.prepared_width} × {report.prepared_height}"
         told = f'<div class="on-canvas"><span>The model sees</span><b>{size}</b></div>{media.report_html(report)}'
     return (
         f'<figure class="frame-card"><div class="seen">{shown}</div>{remove}<figcaption><b>{TITLES[name]}</b>'
         f'<div class="name" translate="no">{markup.text(item.path.name)}</div>{told}</figcaption></figure>'
     )
+
+
+def _kept(item: MediaItem, on_canvas: OnCanvas) -> str:
+    """The whole picture, small, with a line around the part that is kept; empty where nothing is cut off."""
+    share = kept_share(item.report, on_canvas.report)
+    if not on_canvas.cropped or item.glimpse.poster is None or min(share) > 0.99:
+        return ""
+    size = f"width:{share[0] * 100:.1f}%;height:{share[1] * 100:.1f}%"
+    return (
+        f'<span class="kept" role="img" aria-label="The part that is kept" title="The part that is kept">'
+        f'<img src="{markup.text(media.url(item.glimpse.poster))}" alt=""><i style="{size}"></i></span>'
+    )
+
+
+def kept_share(whole: MediaReport, placed: MediaReport) -> tuple[float, float]:
+    """The share of width and of height (0 to 1) left of a picture that covers its canvas, cut in the middle."""
+    if not (whole.width and whole.height and placed.prepared_width and placed.prepared_height):
+        return 1.0, 1.0
+    wider = (whole.width / whole.height) / (placed.prepared_width / placed.prepared_height)
+    return (1 / wider, 1.0) if wider > 1 else (1.0, wider)

@@ -17,7 +17,7 @@ from backend.types import GenerationRequest, Geometry, MediaReport, ReferenceKin
 from h3ui import form, planned
 from h3ui.form import MediaItem, Mode, PanelValues
 from h3ui.handlers import Handlers
-from h3ui.panels import media
+from h3ui.panels import keyframes, media
 from tests.h3ui.test_handlers import Board, click
 from tests.job_fakes import World, fake_services
 
@@ -125,6 +125,16 @@ def test_a_waveform_is_mirrored_and_silence_is_flat():
     assert 'points="0,50 1,50 1,50 0,50"' in media.waveform((0.0, 0.0))
     assert 'points="0,40 1,40 1,60 0,60"' in media.waveform((0.02, 0.02))  # soft stays small
     assert media.waveform(()) == ""
+
+
+def test_the_kept_part_of_a_cropped_frame_is_that_of_the_jobs_arithmetic():
+    # 640x360 covers 128x160 at 284x160 (`images.onto_canvas`), of which 128 columns stay
+    whole = MediaReport(name="a", kind=ReferenceKind.IMAGE, container="X", width=640, height=360)
+    placed = dataclasses.replace(whole, prepared_width=128, prepared_height=160)
+    assert keyframes.kept_share(whole, placed) == (pytest.approx(128 / 284.4, abs=1e-3), 1.0)
+    tall = dataclasses.replace(placed, prepared_width=224, prepared_height=96)
+    assert keyframes.kept_share(whole, tall) == (1.0, pytest.approx(96 / (224 * 360 / 640)))
+    assert keyframes.kept_share(whole, whole) == (1.0, 1.0)
 
 
 def test_frames_on_the_page_are_bit_for_bit_those_of_the_job(tmp_path, monkeypatch):

@@ -13,8 +13,14 @@ from h3ui.context_ir import outline, templates
 from h3ui.context_ir.model import Target
 
 
+def in_field(text: str) -> str:
+    """`text` as a browser's field holds it: every line ends with one line feed. Offsets and parts count in this."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 def told(text: str, target: Target) -> dict[str, Any]:
     """The outline of `text` and the templates that fit; a text far over every limit has none."""
+    text = in_field(text)
     fitting = [{"key": item.key, "title": item.title, "about": item.about} for item in templates.fitting(target)]
     if len(text) > lint.MAX_CHARS:
         return {**outline.outline("", target), "parts": [], "form": "long", "templates": fitting}

@@ -35,8 +35,8 @@ class Prompts:
         values = self.handlers.values(data)
         target = target_of(values)
         p = self.panels.prompt
-        found = lint.check(values.prompt, target)
-        return {p.hint: prompt.hint_html(values.prompt, found), p.editor: prompt_editor.told(values.prompt, target)}
+        text = prompt_editor.in_field(values.prompt)
+        return {p.hint: prompt.hint_html(text, lint.check(text, target)), p.editor: prompt_editor.told(text, target)}
 
     def open_file(self, text: str, data: Mapping[Any, Any]) -> Updates:
         """A request file was chosen: its prompt and settings into the panels; media it names are not fetched."""

@@ -49,6 +49,11 @@ def test_an_endless_text_is_not_taken_apart():
     assert prompt_editor.told("x" * 50_000, Target())["form"] == "long"
 
 
+def test_parts_are_those_of_the_text_in_a_browsers_field():
+    told = prompt_editor.told("summary: a\r\n\r\nb\rc", Target())
+    assert "".join(told["parts"]) == "summary: a\n\nb\nc"
+
+
 def test_the_right_templates_are_offered():
     assert [item["key"] for item in prompt_editor.told("", Target(references=True))["templates"]] == ["references"]
     assert prompt_editor.told("", Target(first_frame=True))["templates"][0]["key"] == "frames"

@@ -57,6 +57,21 @@ def number(fields: Mapping[str, Any], name: str) -> float | None:
     return number
 
 
+def numbers(fields: Mapping[str, Any], name: str, count: int) -> tuple[float | None, ...]:
+    """A field that holds one number (or null) for each of `count` files, or one number for all of them."""
+    value = fields.get(name)
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise bad(name, shown(value), "must be a number or a JSON list of numbers") from error
+    if not isinstance(value, list):
+        return (number(fields, name),) * count
+    if len(value) != count:
+        raise bad(name, f"{len(value)} numbers", f"must be one for each file, {count} here", "write null for none")
+    return tuple(number({name: item}, name) for item in value)
+
+
 def json_object(value: Any, name: str) -> dict[str, Any]:
     """`value`, or the JSON it holds, as an object; {} where it is absent or empty."""
     if value is None or value == "":

@@ -10,7 +10,8 @@ import binascii
 import re
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from backend.http.fields import (
     json_object,
     json_objects,
     number,
+    numbers,
     optional_text,
     refuse_half_characters,
     shown,
@@ -39,16 +41,24 @@ _NOT_SERVED = ("source_video", "source_audio", "video_noise_mask", "audio_noise_
 _VALUES = ("prompt", "seed", "size", "width", "height", "num_frames", "seconds", "num_inference_steps", "extra_params")
 _TASKS = ("t2va", "fl2va", "ref2va")
 _ROLES = ("keyframe", "reference")
+_OTHERS_QUALITIES = ("lossless", "high", "default", "auto")  # words of other servers: our released recipe
 _URL_FIELDS = {"image_reference": "image_url", "video_reference": "video_url", "audio_reference": "audio_url"}
 
 
-def request_from_form(form: FormData, folder: Path) -> GenerationRequest:
-    """The request of a multipart form; fields it does not know are ignored, as ComfyUI's client relies on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a body asks for: the request, the quality preset, and the hardware preset (None: the server's choice)."""
+
+    request: GenerationRequest
+    quality: str = "standard"
+    preset: str | None = None
+
+
+def asked_by_form(form: FormData, folder: Path) -> Asked:
+    """What a multipart form asks for; fields it does not know are ignored, as ComfyUI's client relies on."""
     fields: dict[str, Any] = {key: value for key, value in form.multi_items() if isinstance(value, str)}
     refuse_half_characters(fields, "body")
-    for name in ("extra_params", "extra_body"):
-        fields |= json_object(fields.pop(name, None), name)
-    _refuse_misplaced(fields)
+    _unpack(fields)
     for name, value in form.multi_items():
         if isinstance(value, UploadFile) and name in (*_VALUES, *_URL_FIELDS, *_NOT_SERVED):
             way_out = "upload files as input_references" if name not in _VALUES else "send it as a text field"
@@ -59,18 +69,16 @@ def request_from_form(form: FormData, folder: Path) -> GenerationRequest:
         for upload in form.getlist(name)
         if isinstance(upload, UploadFile)
     ]
-    return _request(fields, [*files, *_from_urls(fields, folder)])
+    return asked_by_fields(fields, [*files, *_from_urls(fields, folder)])
 
 
-def request_from_json(body: Any, folder: Path) -> GenerationRequest:
-    """The request of a JSON body with `conditions`; raises InvalidRequest."""
+def asked_by_json(body: Any, folder: Path) -> Asked:
+    """What a JSON body with `conditions` asks for; raises InvalidRequest."""
     if not isinstance(body, dict):
         raise bad("body", "", "must be a JSON object")
     refuse_half_characters(body, "body")
     fields = dict(body)
-    for name in ("extra_params", "extra_body"):
-        fields |= json_object(fields.pop(name, None), name)
-    _refuse_misplaced(fields)
+    _unpack(fields)
     conditions = json_objects(fields.get("conditions"), "conditions")
     roles = {_role(condition, f"conditions[{index}]") for index, condition in enumerate(conditions)}
     if len(roles - {None}) > 1:
@@ -81,7 +89,27 @@ def request_from_json(body: Any, folder: Path) -> GenerationRequest:
         fields.setdefault("frame_indices", [condition.get("frame_index", 0) for condition in conditions])
     if roles == {"reference"}:
         fields.setdefault("task", "ref2va")
-    return _request(fields, files)
+    for name in ("start_time_seconds", "length_seconds"):
+        if len(conditions) == len(files) and any(name in condition for condition in conditions):
+            fields.setdefault(name, [condition.get(name) for condition in conditions])
+    return asked_by_fields(fields, files)
+
+
+def request_from_form(form: FormData, folder: Path) -> GenerationRequest:
+    """The request of a multipart form."""
+    return asked_by_form(form, folder).request
+
+
+def request_from_json(body: Any, folder: Path) -> GenerationRequest:
+    """The request of a JSON body."""
+    return asked_by_json(body, folder).request
+
+
+def _unpack(fields: dict[str, Any]) -> None:
+    """Put what stands in `extra_params` beside the other fields, over which it goes."""
+    for name in ("extra_params", "extra_body"):
+        fields |= json_object(fields.pop(name, None), name)
+    _refuse_misplaced(fields)
 
 
 def _role(condition: Mapping[str, Any], name: str) -> str | None:
@@ -111,7 +139,8 @@ def _from_urls(fields: Mapping[str, Any], folder: Path) -> list[Path]:
     ]
 
 
-def _request(fields: Mapping[str, Any], files: list[Path]) -> GenerationRequest:
+def asked_by_fields(fields: Mapping[str, Any], files: Sequence[Path]) -> Asked:
+    """What single fields ask for, with their files in order; raises InvalidRequest."""
     target = json_object(fields.get("target"), "target")
     merged = {**fields, **target}
     if merged.get("lora"):
@@ -120,10 +149,15 @@ def _request(fields: Mapping[str, Any], files: list[Path]) -> GenerationRequest:
     if fps is not None and fps != FPS:
         raise bad("fps", f"{fps:g}", f"must be {FPS}", "leave it out")
     media = _place(merged, files)
-    return GenerationRequest(prompt=text(merged, "prompt") or "", sampling=_sampling(merged), **media)
+    quality = optional_text(merged, "quality")
+    return Asked(
+        request=GenerationRequest(prompt=text(merged, "prompt") or "", sampling=_sampling(merged), **media),
+        quality="standard" if quality in (None, *_OTHERS_QUALITIES) else quality,
+        preset=optional_text(merged, "preset"),
+    )
 
 
-def _place(fields: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
+def _place(fields: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
     """Files as keyframes or references: by `task`, else as vLLM-Omni does, pictures alone are keyframes."""
     task = optional_text(fields, "task")
     if task not in (None, *_TASKS):
@@ -134,7 +168,12 @@ def _place(fields: Mapping[str, Any], files: list[Path]) -> dict[str, Any]:
             raise bad("task", "t2va", "takes no files", "leave the task out")
         return {}
     if task == "ref2va" or (task is None and not pictures_only):
-        return {"references": tuple(Reference(path=path) for path in files)}
+        starts = numbers(fields, "start_time_seconds", len(files))
+        lengths = numbers(fields, "length_seconds", len(files))
+        parts = zip(files, starts, lengths, strict=True)
+        return {
+            "references": tuple(Reference(path=path, start_s=at or 0.0, length_s=length) for path, at, length in parts)
+        }
     given = fields.get("frame_indices", fields.get("frame_index"))
     indices = given if isinstance(given, list) else [given] if given is not None else [0, -1][: len(files)]
     if (

@@ -20,9 +20,10 @@ from backend.api import Backend, JobRecord, JobState
 from backend.errors import NotNow
 from backend.events import FramesDone, PreviewReady, StepDone
 from backend.http.files import serve_file
-from backend.http.forms import request_from_form, request_from_json
+from backend.http.forms import Asked, asked_by_form, asked_by_json
 from backend.http.guards import GuardedRoute, OwnerOf
-from backend.types import FPS, STREAM_NAME, GenerationRequest, JobId
+from backend.http.progress import await_events
+from backend.types import FPS, STREAM_NAME, JobId
 
 MAX_FIELDS, MAX_FILES = 64, 16
 MAX_FIELD_BYTES = 128 * 2**20  # a data URL
@@ -47,7 +48,9 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
         who = owner(request)
         with _scratch(backend.settings.uploads_dir) as folder:
             asked = await _read(request, folder)
-            job = await run_in_threadpool(lambda: backend.submit(asked, owner=who))
+            job = await run_in_threadpool(
+                lambda: backend.submit(asked.request, owner=who, quality=asked.quality, preset=asked.preset)
+            )
             return JSONResponse(await run_in_threadpool(lambda: describe(backend, backend.job(job, owner=who))))
 
     @router.get("")
@@ -68,6 +71,11 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
     @router.get("/{job}")
     def poll(request: Request, job: str) -> Response:
         return JSONResponse(describe(backend, backend.job(JobId(job), owner=owner(request))))
+
+    @router.get("/{job}/events")
+    async def events(request: Request, job: str, after: int = 0, wait: float = 0.0) -> Response:
+        found = await await_events(backend, JobId(job), owner(request), after, wait)
+        return JSONResponse({"object": "list", "data": found, "last_seq": found[-1]["seq"] if found else after})
 
     @router.get("/{job}/content")
     def content(request: Request, job: str) -> Response:
@@ -124,6 +132,7 @@ def describe(backend: Backend, record: JobRecord) -> dict[str, Any]:
         "size": f"{sampling.width}x{sampling.height}",
         "seconds": f"{sampling.num_frames / FPS:.3f}",
         "quality": record.quality,
+        "preset": record.preset,
         "seed": sampling.seed,
         "created_at": int(record.created_at),
         "completed_at": int(record.finished_at) if record.finished_at is not None else None,
@@ -158,18 +167,18 @@ def _under_way(backend: Backend, record: JobRecord) -> dict[str, Any]:
     return told
 
 
-async def _read(request: Request, folder: Path) -> GenerationRequest:
+async def _read(request: Request, folder: Path) -> Asked:
     kind = request.headers.get("content-type", "").split(";")[0].strip().lower()
     if kind == "application/json":
         try:
             body = await request.json()
         except (ValueError, RecursionError) as error:
             raise HTTPException(400, "the body is no JSON") from error
-        return await run_in_threadpool(request_from_json, body, folder)
+        return await run_in_threadpool(asked_by_json, body, folder)
     if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise HTTPException(415, "send multipart/form-data or application/json")
     async with request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=MAX_FIELD_BYTES) as form:
-        return await run_in_threadpool(request_from_form, form, folder)
+        return await run_in_threadpool(asked_by_form, form, folder)
 
 
 @contextlib.contextmanager

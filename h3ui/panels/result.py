@@ -66,7 +66,7 @@ def live_html(record: JobRecord, view: JobView, now: float, decode_s: float | No
         f'<h2 aria-live="polite">{markup.text(render.headline(view))}</h2></div>'
         f'<span class="muted num">{elapsed}{_heartbeat(view, now)}</span></div>'
     )
-    title = f'<p class="job-title">{markup.text(record.title)}</p>'
+    title = f'<p class="job-title" translate="no">{markup.text(record.title)}</p>'
     body = "" if view.state == "succeeded" else _progress(view, now, decode_s)
     notices = "".join(markup.note(message, "warn") for message in view.notices)
     rest = f"{_timeline(view)}{_chart(view)}{notices}{_ending(record, view)}{_actions(record, view)}"

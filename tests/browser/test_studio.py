@@ -119,7 +119,7 @@ def test_cancel_stops_this_job_and_the_next_one_runs(studio):
     studio.open()
     studio.smallest("A long one", steps=100)
     studio.generate()
-    studio.page.wait_for_selector("#live :text-matches('step [1-9][0-9]* of 99')", timeout=60_000)
+    studio.page.wait_for_selector("#live .facts:text-matches('step [1-9][0-9]* of 99')", timeout=60_000)
     studio.page.click("#live [data-action=cancel]")
     studio.page.wait_for_selector("#live :text-matches('Stopped after step \\\\d+ of 99')")
     assert studio.page.locator("#result-video").count() == 0

@@ -26,7 +26,8 @@ STATES = {"succeeded": ENDS[:1], "favourite": ENDS[:1], "ended": ENDS[1:]}
 class GalleryPanel:
     """Components of the gallery. `count` holds how many cards are asked for, `mark` what the cards were drawn from.
 
-    `summary` is what all jobs take on the disk, `drop` takes an MP4 for its settings (also one that falls anywhere on the gallery), `told` says what came of it.
+    `summary` is what all jobs take on the disk, `drop` takes an MP4 for its settings (also one that falls anywhere on
+    the gallery), `told` says what came of it.
     """
 
     search: gr.Textbox

@@ -44,9 +44,18 @@ HEADER = (
     '<div class="brand"><img src="studio/favicon.svg" alt="" width="30" height="30"><h1>H3 Studio</h1>'
     '<span class="muted tagline">video with sound, from MiniMax-H3</span></div>'
 )
+LANGUAGES = (
+    '<select class="language" data-language aria-label="Language" title="Language of the page">'
+    '<option value="en" lang="en" translate="no">English</option>'
+    '<option value="zh" lang="zh-CN" translate="no">中文</option></select>'
+)
 THEME_BUTTON = (
     '<button type="button" class="btn icon" data-theme-toggle aria-label="Light or dark" title="Light or dark">'
     f"{markup.icon('theme')}</button>"
+)
+TOUR_BUTTON = (
+    '<button type="button" class="btn icon" data-tour aria-label="Show me around" title="Show me around">'
+    f"{markup.icon('help')}</button>"
 )
 
 
@@ -61,13 +70,15 @@ def build(backend: Backend) -> gr.Blocks:
         with gr.Row(elem_classes="topbar"):
             gr.HTML(HEADER, apply_default_css=False)
             status = gr.HTML("", apply_default_css=False, elem_id="status")
-            gr.HTML(THEME_BUTTON, apply_default_css=False, elem_id="theme")
+            gr.HTML(LANGUAGES + TOUR_BUTTON + THEME_BUTTON, apply_default_css=False, elem_id="theme")
         licence_panel = licence.build(backend.licence())
         with gr.Tabs(elem_id="sections") as tabs:
             with gr.Tab("Studio", id="studio"), gr.Row(elem_classes="studio"):
                 with gr.Column(elem_classes="compose", min_width=320):
                     with gr.Column(elem_classes="card"):
-                        prompt_panel = prompt.build(Writer(writer) if writer else None)
+                        prompt_panel = prompt.build(
+                            Writer(writer) if writer else None, checkpoint.examples or prompt.EXAMPLES
+                        )
                         mode = gr.Radio(
                             choices=MODES,
                             value=Mode.TEXT.value,

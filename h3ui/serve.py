@@ -118,6 +118,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
     open_link = options.share and not options.auth  # strangers would share one owner there: they get the page only
     for router in routers(backend, None if open_link else login(options.auth)):
         app.include_router(router)
+    app.mount("/studio/locales", StaticFiles(directory=ASSETS_DIR / "locales"), name="locales")
     app.mount("/studio", StaticFiles(directory=ASSETS_DIR / "icons"), name="studio")
     demo = page.build(backend)
     demo.queue(max_size=None, default_concurrency_limit=8)

@@ -55,10 +55,12 @@ const place = element.querySelector('[data-keyed]');
 const draw = () => {
   const fresh = document.createElement('template');
   fresh.innerHTML = props.value || '';
+  window.h3Words?.turn(fresh.content); // compared with what is shown, which is in the page's language
   const held = document.activeElement;
   fill(place, fresh.content);
   if (held && held !== document.activeElement && place.contains(held)) held.focus({ preventScroll: true });
   place.dispatchEvent(new CustomEvent('h3:drawn', { bubbles: true }));
 };
 watch('value', draw);
+document.addEventListener('h3:language', draw);
 draw();

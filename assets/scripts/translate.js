@@ -1,71 +1,97 @@
 // The page in another language: English text of labels and sentences is replaced in the browser, by assets/locales/<language>.json.
 //
 // A locale maps English to its translation; `{}` in a key stands for anything and comes back, in order, as `{1}`, `{2}`, ...
+// as it is, or as `{~1}` after it was looked up itself. Facts joined by ` · ` are looked up one by one.
 // What people wrote themselves (translate="no", fields, code) is left alone. Without an entry a text stays English.
+// Gradio's few own texts are in the browser's language from the start: en.json turns them back where English is chosen.
 (() => {
   const LANGUAGES = ['en', 'zh'];
-  const ATTRIBUTES = ['placeholder', 'title', 'aria-label', 'alt', 'data-confirm'];
+  const ATTRIBUTES = ['placeholder', 'title', 'aria-label', 'aria-valuetext', 'alt', 'data-confirm'];
+  const MARKED = ATTRIBUTES.map((name) => `[${name}]`).join(',');
   const LEFT_ALONE = '[translate="no"], script, style, textarea, input, pre, code, svg';
   const KEY = 'h3-language';
+  const JOINT = ' · ';
+  const LONGEST = 900; // characters that are compared with patterns; nothing the page itself says is longer
+  const REMEMBERED = 4000; // texts; figures that change with every step would fill it for ever
 
-  const english = new WeakMap(); // text node, or element and attribute, to what it said before
+  const english = new WeakMap(); // text node or element -> place (data or an attribute) -> {source, shown}
   const known = new Map(); // English text to its translation or null, so that a text is looked up once
   let texts = null; // of the locale; null while the page is English
   let patterns = [];
+  let worth = /[A-Za-z]/; // looking up
 
+  const spoken = navigator.language.toLowerCase();
   const chosen = () => {
-    const kept = localStorage.getItem(KEY);
-    if (LANGUAGES.includes(kept)) return kept;
-    return LANGUAGES.find((language) => navigator.language.toLowerCase().startsWith(language)) || 'en';
+    const asked = [new URL(location.href).searchParams.get('lang'), localStorage.getItem(KEY)];
+    return (
+      asked.find((language) => LANGUAGES.includes(language)) ||
+      LANGUAGES.find((language) => spoken.startsWith(language)) ||
+      'en'
+    );
   };
 
-  const compiled = (entries) => {
-    const escaped = (part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
-    return Object.entries(entries)
+  const escaped = (part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  const fixed = (key) => key.replaceAll('{}', '').length;
+  const compiled = (entries) =>
+    Object.entries(entries)
       .filter(([key]) => key.includes('{}'))
-      .sort(([a], [b]) => b.length - a.length) // the more a key says itself, the better it fits
-      .map(([key, to]) => [new RegExp(`^${key.split('{}').map(escaped).join('(.+?)')}$`, 's'), to]);
-  };
-
-  const translated = (text) => {
-    const core = text.trim().replace(/\s+/g, ' ');
-    if (!core || !/[A-Za-z]/.test(core)) return null;
-    if (!known.has(core)) known.set(core, find(core));
-    const found = known.get(core);
-    if (found === null) return null;
-    const at = text.search(/\S/);
-    return text.slice(0, at) + found + text.slice(text.trimEnd().length);
-  };
+      .sort(([a], [b]) => fixed(b) - fixed(a)) // the more a key says itself, the better it fits
+      .map(([key, to]) => {
+        const parts = key.split('{}');
+        const longest = parts.reduce((a, b) => (b.length > a.length ? b : a));
+        return { longest, form: new RegExp(`^${parts.map(escaped).join('(.+?)')}$`, 's'), to };
+      });
 
   const find = (core) => {
     if (Object.hasOwn(texts, core)) return texts[core];
-    for (const [pattern, to] of patterns) {
-      const match = core.match(pattern);
-      // What stood for {} may be a text of the page as well, as a stage's name in a sentence.
-      if (match) return to.replace(/\{(\d+)\}/g, (_, index) => find(match[Number(index)]) ?? match[Number(index)]);
+    if (core.length > LONGEST) return null;
+    for (const { longest, form, to } of patterns) {
+      const match = core.includes(longest) && core.match(form);
+      if (!match) continue;
+      return to.replace(/\{(~?)(\d+)\}/g, (_, also, index) => {
+        const held = match[Number(index)];
+        return also ? (look(held) ?? held) : held;
+      });
     }
     return null;
   };
 
+  const look = (core) => {
+    if (!worth.test(core)) return null;
+    if (known.has(core)) return known.get(core);
+    let found = find(core);
+    if (found === null && core.includes(JOINT)) {
+      const parts = core.split(JOINT).map((part) => [part, look(part)]);
+      if (parts.some(([, to]) => to !== null)) found = parts.map(([part, to]) => to ?? part).join(JOINT);
+    }
+    if (known.size > REMEMBERED) known.clear();
+    known.set(core, found);
+    return found;
+  };
+
+  const translated = (text) => {
+    const core = text.trim().replace(/\s+/g, ' ');
+    const found = core && look(core);
+    if (!found) return null;
+    return text.slice(0, text.search(/\S/)) + found + text.slice(text.trimEnd().length);
+  };
+
   // `read` and `write` are of one place: the data of a text node, or one attribute.
-  const turn = (owner, place, read, write) => {
-    const now = read();
+  const turn = (owner, place, now, write) => {
     if (!now) return;
-    const places = english.get(owner) || {};
-    const before = places[place];
+    const places = english.get(owner);
+    const before = places?.[place];
     const source = before && before.shown === now ? before.source : now;
     const shown = (texts && translated(source)) ?? source;
     if (shown !== source) english.set(owner, { ...places, [place]: { source, shown } });
     if (shown !== now) write(shown);
   };
 
-  const turnText = (node) => turn(node, 'data', () => node.data, (text) => (node.data = text));
+  const turnText = (node) => turn(node, 'data', node.data, (text) => (node.data = text));
+  const turnAttribute = (element, name) =>
+    turn(element, name, element.getAttribute(name), (text) => element.setAttribute(name, text));
   const turnAttributes = (element) => {
-    for (const name of ATTRIBUTES) {
-      if (element.hasAttribute(name)) {
-        turn(element, name, () => element.getAttribute(name), (text) => element.setAttribute(name, text));
-      }
-    }
+    for (const name of ATTRIBUTES) if (element.hasAttribute(name)) turnAttribute(element, name);
   };
 
   const walk = (root) => {
@@ -73,15 +99,15 @@
       if (!root.parentElement?.closest(LEFT_ALONE)) turnText(root);
       return;
     }
-    if (root.nodeType !== Node.ELEMENT_NODE || root.closest('[translate="no"]')) return;
-    turnAttributes(root);
-    root.querySelectorAll('select[data-language]').forEach((select) => (select.value = document.documentElement.lang));
-    for (const element of root.querySelectorAll(ATTRIBUTES.map((name) => `[${name}]`).join(','))) {
-      if (!element.closest('[translate="no"]')) turnAttributes(element);
-    }
+    if (root.nodeType === Node.ELEMENT_NODE) {
+      if (root.closest('[translate="no"]')) return;
+      turnAttributes(root);
+    } else if (root.nodeType !== Node.DOCUMENT_FRAGMENT_NODE) return;
+    for (const select of root.querySelectorAll('select[data-language]')) select.value = document.documentElement.lang.slice(0, 2);
+    for (const element of root.querySelectorAll(MARKED)) if (!element.closest('[translate="no"]')) turnAttributes(element);
     const nodes = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     while (nodes.nextNode()) {
-      if (!nodes.currentNode.parentElement.closest(LEFT_ALONE)) turnText(nodes.currentNode);
+      if (!nodes.currentNode.parentElement?.closest(LEFT_ALONE)) turnText(nodes.currentNode);
     }
   };
 
@@ -89,40 +115,46 @@
     for (const change of changes) {
       if (change.type === 'childList') change.addedNodes.forEach(walk);
       else if (change.type === 'characterData') walk(change.target);
-      else if (!change.target.closest('[translate="no"]')) turnAttributes(change.target);
+      else if (!change.target.closest('[translate="no"]')) turnAttribute(change.target, change.attributeName);
     }
+    observer.takeRecords(); // what was written just now
   });
 
   const speak = async (language) => {
-    observer.disconnect();
-    if (language === 'en') {
-      texts = null;
-    } else {
+    let entries = null;
+    if (language !== 'en' || spoken.startsWith('zh')) {
       const answer = await fetch(`studio/locales/${language}.json`);
       if (!answer.ok) throw new Error(`the page's ${language} texts could not be read: ${answer.status}`);
-      texts = await answer.json();
-      patterns = compiled(texts);
+      entries = await answer.json();
     }
+    texts = entries;
+    patterns = compiled(entries || {});
     known.clear();
-    document.documentElement.lang = language;
+    worth = language === 'en' ? /\p{L}/u : /[A-Za-z]/;
+    document.documentElement.lang = language === 'zh' ? 'zh-CN' : language;
     walk(document.body);
+    observer.disconnect();
     if (texts) {
-      observer.observe(document.body, {
-        subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ATTRIBUTES,
-      });
+      const all = { subtree: true, childList: true, characterData: true, attributes: true };
+      observer.observe(document.body, { ...all, attributeFilter: ATTRIBUTES });
     }
+    document.dispatchEvent(new Event('h3:language'));
   };
 
+  // For panels that draw by comparison: they compare with what is shown, so the new text is turned first.
+  window.h3Words = { turn: (root) => texts && walk(root) };
+
   document.addEventListener('change', (event) => {
-    const select = event.target.closest && event.target.closest('select[data-language]');
+    const select = event.target.closest?.('select[data-language]');
     if (!select) return;
     localStorage.setItem(KEY, select.value);
+    const address = new URL(location.href);
+    address.searchParams.delete('lang');
+    history.replaceState(null, '', address);
     speak(select.value);
   });
 
-  const start = () => {
-    if (chosen() !== 'en') speak(chosen());
-  };
+  const start = () => speak(chosen());
   if (document.readyState === 'loading') document.addEventListener('DOMContentLoaded', start);
   else start();
 })();

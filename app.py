@@ -19,6 +19,7 @@ from backend.errors import H3Error, InvalidRequest, Problem
 from backend.settings import Settings
 from backend.types import Adapter, GenerationRequest, Reference, Sampling
 
+Trim = tuple[int, float, float | None]  # number of a reference, its first second, its seconds
 COMMANDS = ("ui", "generate", "inspect", "doctor", "models")
 
 
@@ -79,10 +80,10 @@ def generate(options: argparse.Namespace, chosen: Settings) -> int:
             if options.steps is None and options.request is None:
                 request = request.with_steps(generation.default_steps(backend, options.quality, request))
             target = generation.Target(
-                out=options.out.expanduser().absolute(),
+                out=options.out.absolute(),
                 tensors=_absolute(options.tensors),
                 quality=options.quality,
-                inputs=() if options.request is None else (options.request.expanduser().absolute(),),
+                inputs=() if options.request is None else (options.request.absolute(),),
             )
             result = generation.generate_to_file(backend, request, target, problems)
     except H3Error as error:
@@ -148,29 +149,45 @@ def _request(options: argparse.Namespace) -> tuple[tuple[Problem, ...], Generati
         "prompt": options.prompt,
         "first_frame": _absolute(options.first_frame),
         "last_frame": _absolute(options.last_frame),
-        "references": tuple(Reference(path=path.expanduser().absolute()) for path in options.reference) or None,
+        "references": tuple(Reference(path=path.absolute()) for path in options.reference) or None,
     }
     problems, sampling = _sampling(options, base.sampling)
     changed = {name: value for name, value in given.items() if value is not None}
-    return problems, replace(base, sampling=sampling, **changed)  # type: ignore[arg-type]
+    request = replace(base, sampling=sampling, **changed)  # type: ignore[arg-type]
+    return _trimmed(request, options.trim, problems)
+
+
+def _trimmed(
+    request: GenerationRequest, trims: list[Trim], problems: tuple[Problem, ...]
+) -> tuple[tuple[Problem, ...], GenerationRequest]:
+    references = list(request.references)
+    for number, start_s, length_s in trims:
+        if 1 <= number <= len(references):
+            references[number - 1] = replace(references[number - 1], start_s=start_s, length_s=length_s)
+        else:
+            rule = f"there {'is' if len(references) == 1 else 'are'} {len(references)} to trim, counted from 1"
+            problems += (Problem(field="trim", value=str(number), rule=rule),)
+    return problems, replace(request, references=tuple(references))
 
 
 def _sampling(options: argparse.Namespace, base: Sampling) -> tuple[tuple[Problem, ...], Sampling]:
     problems: tuple[Problem, ...] = ()
-    given = {"num_frames": options.frames, "num_inference_steps": options.steps}
+    given: dict[str, object] = {"num_frames": options.frames, "num_inference_steps": options.steps}
     if options.duration is not None:
         try:
             given["num_frames"] = limits.num_frames_for_duration(options.duration)
         except InvalidRequest as error:
             problems = error.problems
     changed = {name: value for name, value in given.items() if value is not None}
+    shifts = {"flow_shift": options.flow_shift, "audio_flow_shift": options.audio_flow_shift}
+    changed |= {name: value for name, value in shifts.items() if value is not None}
     if options.seed is not None:
         changed["seed"] = None if options.seed == -1 else options.seed
     if options.adapter:
         changed["adapters"] = tuple(options.adapter)
     if not (options.width is None and options.height is None and options.ratio is None):
         changed |= {"width": options.width, "height": options.height, "ratio": options.ratio}
-    return problems, replace(base, **changed)
+    return problems, replace(base, **changed)  # type: ignore[arg-type]
 
 
 def _gpus(options: argparse.Namespace) -> tuple[str, ...]:
@@ -188,14 +205,29 @@ def _adapter(text: str) -> Adapter:
     """FILE or FILE:SCALE; a colon with no number after it belongs to the name."""
     name, colon, scale = text.rpartition(":")
     try:
-        found = Adapter(path=Path(name), scale=float(scale)) if colon and name else Adapter(path=Path(text))
+        found = Adapter(path=_path(name), scale=float(scale)) if colon and name else Adapter(path=_path(text))
     except ValueError:
-        found = Adapter(path=Path(text))
-    return replace(found, path=found.path.expanduser().absolute())
+        found = Adapter(path=_path(text))
+    return replace(found, path=found.path.absolute())
+
+
+def _path(text: str) -> Path:
+    """A file; of a quoted `~/` the shell has left the home folder to us, while `~name` may be a file's name."""
+    return Path(text).expanduser() if text == "~" or text.startswith("~/") else Path(text)
+
+
+def _trim(text: str) -> Trim:
+    """N:START or N:START+LENGTH, in seconds."""
+    number, _, part = text.partition(":")
+    start, plus, length = part.partition("+")
+    try:
+        return int(number), float(start or 0), float(length) if plus else None
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be N:START or N:START+LENGTH, such as 1:2.5+4") from None
 
 
 def _absolute(path: Path | None) -> Path | None:
-    return path.expanduser().absolute() if path is not None else None
+    return path.absolute() if path is not None else None
 
 
 def _print_report(options: argparse.Namespace, report: dict[str, object], text: str) -> None:
@@ -251,9 +283,17 @@ def _add_ui(parser: argparse.ArgumentParser) -> None:
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", help="what to see and hear")
-    parser.add_argument("--first-frame", type=Path, metavar="F", help="picture the video starts from")
-    parser.add_argument("--last-frame", type=Path, metavar="F", help="picture the video ends on")
-    parser.add_argument("--reference", type=Path, metavar="F", action="append", default=[], help="may be repeated")
+    parser.add_argument("--first-frame", type=_path, metavar="F", help="picture the video starts from")
+    parser.add_argument("--last-frame", type=_path, metavar="F", help="picture the video ends on")
+    parser.add_argument("--reference", type=_path, metavar="F", action="append", default=[], help="may be repeated")
+    parser.add_argument(
+        "--trim",
+        type=_trim,
+        metavar="N:START[+LENGTH]",
+        action="append",
+        default=[],
+        help="use a part of reference N (1 is the first), in seconds; may be repeated",
+    )
     parser.add_argument(
         "--adapter", type=_adapter, metavar="F[:SCALE]", action="append", default=[], help="LoRA file; may be repeated"
     )
@@ -265,12 +305,14 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ratio", metavar="W:H", help="canvas by ratio, such as 16:9")
     parser.add_argument("--steps", type=int, metavar="N", help="sigma points; N - 1 forwards (default: the preset's)")
     parser.add_argument("--seed", type=int, metavar="N", help="left out or -1: a random one, recorded in the result")
+    parser.add_argument("--flow-shift", type=float, metavar="S", help="of the video's schedule (default: the model's)")
+    parser.add_argument("--audio-flow-shift", type=float, metavar="S", help="of the sound's schedule")
     parser.add_argument("--quality", default="standard", help="quality preset (default standard)")
     parser.add_argument(
-        "--request", type=Path, metavar="FILE", help="a sidecar JSON or one of our MP4s; other options change it"
+        "--request", type=_path, metavar="FILE", help="a sidecar JSON or one of our MP4s; other options change it"
     )
-    parser.add_argument("--tensors", type=Path, metavar="FILE", help="also save latents and audio as safetensors")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE.mp4", help="where the video goes")
+    parser.add_argument("--tensors", type=_path, metavar="FILE", help="also save latents and audio as safetensors")
+    parser.add_argument("--out", type=_path, required=True, metavar="FILE.mp4", help="where the video goes")
     parser.set_defaults(run=generate)
 
 

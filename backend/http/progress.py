@@ -1,4 +1,4 @@
-"""What has happened to a job since a client last asked, waiting a moment for more: progress without a stream to keep open.
+"""What has happened to a job since a client last asked, waiting a moment for more: no stream has to be kept open.
 
 Events leave as JSON without paths of this machine; who may ask is the caller's question.
 """

@@ -47,9 +47,18 @@ def test_media_go_by_the_names_they_came_with(tmp_path, monkeypatch):
     assert read_back(record(request=frames, labels=names), tmp_path, monkeypatch).first_frame.name == "my picture.png"
 
 
-def test_what_has_no_option_goes_by_the_details_file():
-    clip = Reference(path=Path("/jobs/x/1.wav"), kind=ReferenceKind.AUDIO, start_s=1.0)
-    trimmed = GenerationRequest(prompt="x", references=(clip,), sampling=SAMPLING)
-    shifted = GenerationRequest(prompt="x", sampling=dataclasses.replace(SAMPLING, flow_shift=6.0))
-    for request in (trimmed, shifted):
-        assert "--request h3-job_1-a.json" in command_line(record(request=request))
+def test_trims_and_shifts_have_options_and_two_files_never_share_a_name(tmp_path, monkeypatch):
+    (tmp_path / "voice.wav").write_bytes(b"x")
+    parts = [
+        Reference(path=Path(f"/jobs/x/{number}.wav"), kind=ReferenceKind.AUDIO, start_s=start, length_s=length)
+        for number, (start, length) in enumerate([(1.5, None), (0.0, 2.25), (1e-05, 3.1)])
+    ]
+    shifted = dataclasses.replace(SAMPLING, flow_shift=6.5, audio_flow_shift=3.0)
+    made = record(
+        request=GenerationRequest(prompt="x", references=tuple(parts), sampling=shifted),
+        labels={"0.wav": "voice.wav", "1.wav": "-v.wav", "2.wav": "voice.wav"},
+    )
+    read = read_back(made, tmp_path, monkeypatch)
+    assert read.sampling == shifted
+    assert [(item.start_s, item.length_s) for item in read.references] == [(1.5, None), (0.0, 2.25), (1e-05, 3.1)]
+    assert [item.path.name for item in read.references] == ["voice.wav", "-v.wav", "2-voice.wav"]

@@ -323,7 +323,7 @@ def _chosen(hardware: Hardware, name: str | None) -> tuple[HardwarePreset, str]:
     """The preset called `name`, or the one that the program would choose if the model lay on this disk."""
     shipped = presets.hardware_presets()
     if name is None:
-        shipped = {key: each for key, each in shipped.items() if each.checkpoint != "tiny"}
+        shipped = {key: each for key, each in shipped.items() if each.device is not presets.Device.CPU}
     choice = choose(shipped, hardware, lambda _: None, name)
     print(choice.reason, flush=True)
     return choice.preset, choice.reason

@@ -266,7 +266,7 @@ class Handlers:
         size = stored.size
         updates: Updates = {
             p.prompt.text: stored.prompt,
-            p.prompt.hint: prompt.hint_html(stored.prompt),
+            p.prompt.hint: prompt.hint_html(stored.prompt, (), p.prompt.examples),
             p.mode: stored.mode.value,
             p.keyframes.group: gr.update(visible=stored.mode is Mode.FRAMES),
             p.references.group: gr.update(visible=stored.mode is Mode.REFERENCES),

@@ -36,7 +36,8 @@ class Prompts:
         target = target_of(values)
         p = self.panels.prompt
         text = prompt_editor.in_field(values.prompt)
-        return {p.hint: prompt.hint_html(text, lint.check(text, target)), p.editor: prompt_editor.told(text, target)}
+        hint = prompt.hint_html(text, lint.check(text, target), p.examples)
+        return {p.hint: hint, p.editor: prompt_editor.told(text, target)}
 
     def open_file(self, text: str, data: Mapping[Any, Any]) -> Updates:
         """A request file was chosen: its prompt and settings into the panels; media it names are not fetched."""

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # Before torch is imported, here and in every child: one thread, so that ours and the reference sum in the same order
 # and many ranks on two cores do not fight over them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The program's children render with random weights of few layers, which is fastest, unless a test asks for a model.
+os.environ.setdefault("H3_CHECKPOINT", "tiny")
 
 
 @pytest.fixture(scope="session")

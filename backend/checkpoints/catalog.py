@@ -1,4 +1,4 @@
-"""Which checkpoints there are: the tiny one, the released one, and any folder or repository in the local cache.
+"""Which checkpoints there are: the trained small one, the released one, a random tiny one, any folder or repository.
 
 Reads JSON and file sizes, never weights and never the network; building the tiny model happens in a child process.
 """
@@ -18,6 +18,7 @@ from backend.errors import CheckpointError
 from backend.settings import Settings
 from backend.types import Geometry, Task
 
+NANO = "nano"  # trained by this project: read where it lies in this repository, never written
 TINY = "tiny"
 TINY_FOLDER = "tiny-1"  # the number changes with what `nano` builds, so that an old build is not mistaken for a new one
 RELEASED = "MiniMaxAI/MiniMax-H3"
@@ -29,10 +30,29 @@ BUILD_DEADLINE_S = 180.0  # takes about 10 s on two cores
 # One 128 px short edge keeps every task fast on a CPU; `nano` writes these into the tiny checkpoint's index.
 TINY_GEOMETRY = Geometry(canvas_short_edge=128, canvas_max_pixels=224 * 128, reference_image_short_edge=128)
 TINY_NOTICE = "Random weights: it makes coloured noise and hiss, and proves that everything works."
-TINY_STEPS, RELEASED_STEPS = 6, 50  # the released recipe has 50 sigma points; noise needs no more than a few
+TINY_STEPS, RELEASED_STEPS = 6, 50  # where the index says nothing; noise needs no more than a few
+NANO_NOTICE = (
+    "This small built-in model knows one world: a circle, square, triangle, star, ring, cross or heart in one of eight "
+    "colours that slides, bounces, orbits, grows, shrinks or is panned past, with a hum or beeps. Another prompt gives "
+    "something of that world. It is young: about one shape in three comes out wrong."
+)
+# What it does well, in words it was trained on.
+NANO_EXAMPLES = (
+    ("Bouncing ball", "A large red ball bounces up and down in the middle before a navy gradient; a row of beeps."),
+    ("Growing heart", "A pink heart gets bigger in the center in front of a plain teal background. A humming sound."),
+    ("Circling square", "One large green square orbits clockwise before a plain black background; a continuous tone."),
+    ("Rising triangle", "A large purple triangle climbs to the top on the left before gray stripes. A beeping sound."),
+    (
+        "Sliding cross",
+        "A big orange cross slides from left to right in front of brown checks. The sound of it humming.",
+    ),
+)
 
+_TITLES = {NANO: "H3-nano (built in)", TINY: "Random weights (built in)", RELEASED: "MiniMax-H3"}
+_NOTICES = {NANO: NANO_NOTICE, TINY: TINY_NOTICE}
 _REPO_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _ROOT = Path(__file__).resolve().parent.parent.parent
+NANO_FOLDER = _ROOT / "assets" / "nano"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +72,7 @@ class Checkpoint:
     default_steps: int
     title: str
     notice: str = ""
+    examples: tuple[tuple[str, str], ...] = ()  # (title, prompt) that suit this model; () for the page's own
 
     @property
     def ready(self) -> bool:
@@ -65,6 +86,8 @@ def find(name: str, settings: Settings) -> Checkpoint:
     Raises CheckpointError for an unknown name, a folder that is no checkpoint, and a missing or truncated file, which
     it names. The tiny and the released checkpoint are always found; their state says whether they are on this disk.
     """
+    if name == NANO:
+        return _from_folder(NANO_FOLDER, name=NANO, source="built in")
     if name == TINY:
         return _tiny(settings)
     path = Path(name).expanduser()
@@ -76,7 +99,8 @@ def find(name: str, settings: Settings) -> Checkpoint:
         return _from_folder(folder, name=name, source=str(folder))
     if not _REPO_ID.fullmatch(name):
         raise CheckpointError(
-            f"checkpoint={name}: there is no such checkpoint; choose {TINY}, {RELEASED}, a folder, or a repository id"
+            f"checkpoint={name}: there is no such checkpoint; "
+            f"choose {NANO}, {RELEASED}, {TINY}, a folder, or a repository id"
         )
     folder_of_cache = _cached(name)
     if folder_of_cache is not None:
@@ -87,8 +111,8 @@ def find(name: str, settings: Settings) -> Checkpoint:
 
 
 def list_checkpoints(settings: Settings) -> tuple[Checkpoint, ...]:
-    """Every checkpoint this program knows of, the tiny one first; damaged ones with the reason as their state."""
-    names = [TINY, RELEASED]
+    """Every checkpoint this program knows of, the built-in one first; damaged ones with the reason as their state."""
+    names = [NANO, RELEASED, TINY]
     if settings.checkpoints_dir.is_dir():
         folders = sorted(settings.checkpoints_dir.iterdir())
         names += [item.name for item in folders if (item / layout.INDEX).is_file() and item.name != TINY_FOLDER]
@@ -166,7 +190,7 @@ def _find_or_state(name: str, settings: Settings) -> Checkpoint:
 def _checkpoint(*, name: str, source: str, folder: Path | None, contents: layout.Contents, state: str) -> Checkpoint:
     small = contents.geometry.canvas_short_edge <= TINY_GEOMETRY.canvas_short_edge
     width, height = limits.canvas_for_ratio(16, 9, contents.geometry)
-    title = {TINY: "Tiny (built in)", RELEASED: "MiniMax-H3"}.get(name, Path(name).name)
+    title = _TITLES.get(name, Path(name).name)
     return Checkpoint(
         name=name,
         source=source,
@@ -178,9 +202,10 @@ def _checkpoint(*, name: str, source: str, folder: Path | None, contents: layout
         geometry=contents.geometry,
         default_width=width,
         default_height=height,
-        default_steps=TINY_STEPS if small else RELEASED_STEPS,
+        default_steps=contents.default_steps or (TINY_STEPS if small else RELEASED_STEPS),
         title=title,
-        notice=TINY_NOTICE if name == TINY else "",
+        notice=_NOTICES.get(name, ""),
+        examples=NANO_EXAMPLES if name == NANO else (),
     )
 
 

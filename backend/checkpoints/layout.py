@@ -35,11 +35,12 @@ _MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors format itself
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """A complete folder: what it can do, its canvas rules, and its weights in bytes."""
+    """A complete folder: what it can do, its canvas rules, its weights in bytes, sigma points where its index says."""
 
     tasks: tuple[Task, ...]
     geometry: Geometry
     bytes: int
+    default_steps: int | None = None
 
 
 def examine(folder: Path) -> Contents:
@@ -48,7 +49,9 @@ def examine(folder: Path) -> Contents:
     One of the two transformers is enough; tasks follow from which are there.
     """
     index = _read_json(_index_of(folder))
-    transformers = [name for name in TASKS_OF if (folder / name).is_dir()]
+    there = [name for name in TASKS_OF if (folder / name).is_dir()]
+    # A download puts the configuration last: one that is only begun does not spoil the one that is whole.
+    transformers = [name for name in there if (folder / name / "config.json").is_file()] or there
     if not transformers:
         raise CheckpointError(
             f"checkpoint={folder}: has neither transformer/ (t2va, fl2va) nor transformer_ref/ (ref2va); {_WAY_OUT}"
@@ -58,7 +61,8 @@ def examine(folder: Path) -> Contents:
             raise CheckpointError(f"checkpoint={folder}: {name}/{choices[0]} is missing; {_WAY_OUT}")
     total = _sum_of(folder, [partial(_check_model, folder, name) for name in (*MODELS, *transformers)])
     tasks = tuple(task for name in transformers for task in TASKS_OF[name])
-    return Contents(tasks=tasks, geometry=_geometry(folder, index), bytes=total)
+    steps = _positive(folder, index, ("default_steps",)).get("default_steps")
+    return Contents(tasks=tasks, geometry=_geometry(folder, index), bytes=total, default_steps=steps)
 
 
 def _index_of(folder: Path) -> Path:
@@ -78,18 +82,24 @@ def _geometry(folder: Path, index: dict[str, Any]) -> Geometry:
         raise CheckpointError(
             f"checkpoint={folder}: {INDEX} describes {shown!r}; it must be a MiniMaxH3ModularPipeline"
         )
-    names = ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")
-    given = {name: index[name] for name in names if name in index}
-    for name, value in given.items():
-        if not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"checkpoint={folder}: {INDEX}: {name}={value!r} must be a positive number of pixels")
+    given = _positive(folder, index, ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge"))
     vae = _read_json(folder / "vae" / "config.json")
-    transformer = next(name for name in TASKS_OF if (folder / name).is_dir())
+    there = [name for name in TASKS_OF if (folder / name).is_dir()]
+    transformer = next((name for name in there if (folder / name / "config.json").is_file()), there[0])
     patch = _read_json(folder / transformer / "config.json").get("patch_size", (1, 2, 2))
     ratio = 1
     for factor in vae.get("spatial_downsample_factors", (2, 2, 2, 2)):
         ratio *= factor
     return Geometry(**given, canvas_multiple=ratio * patch[-1])
+
+
+def _positive(folder: Path, index: dict[str, Any], names: Sequence[str]) -> dict[str, int]:
+    """Those of the index's entries `names` that are there, all of them positive whole numbers."""
+    given = {name: index[name] for name in names if name in index}
+    for name, value in given.items():
+        if not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"checkpoint={folder}: {INDEX}: {name}={value!r} must be a positive whole number")
+    return given
 
 
 def _check_model(folder: Path, name: str) -> int:

@@ -21,6 +21,7 @@ from bench.nano import architecture, conditioner, stage, train_audio_vae, train_
 REPOSITORY = "h3-studio/nano"  # a name for the index; the files beside it are what is loaded
 SHARD = "9MB"  # a file of at most 10 MB
 LIMIT_BYTES = 40_000_000
+DEFAULT_STEPS = 12  # sigma points: 11 forwards, as many as `evaluate` measures with
 SHIFTS = {"scheduler": 12.0, "audio_scheduler": 3.0}  # the release's scheduler configs
 
 
@@ -88,6 +89,7 @@ def _index() -> dict[str, Any]:
         "canvas_short_edge": TINY_GEOMETRY.canvas_short_edge,
         "canvas_max_pixels": TINY_GEOMETRY.canvas_max_pixels,
         "reference_image_short_edge": TINY_GEOMETRY.reference_image_short_edge,
+        "default_steps": DEFAULT_STEPS,
     }
     for name, (library, class_name) in COMPONENTS.items():
         place = {"pretrained_model_name_or_path": REPOSITORY, "subfolder": name, "variant": None, "revision": None}

@@ -18,7 +18,8 @@ from h3ui.context_ir.model import Target
 from h3ui.panels import writer
 from h3ui.writer import Writer
 
-EXAMPLES = (
+Examples = tuple[tuple[str, str], ...]  # title, prompt
+EXAMPLES: Examples = (
     (
         "Lighthouse",
         "A lighthouse on a cliff at dusk, waves breaking below. The camera rises slowly as the lamp turns on. "
@@ -55,9 +56,10 @@ class PromptPanel:
     editor: gr.HTML
     hint: gr.HTML
     writer: writer.WriterPanel | None
+    examples: Examples
 
 
-def build(asked: Writer | None = None) -> PromptPanel:
+def build(asked: Writer | None = None, examples: Examples = EXAMPLES) -> PromptPanel:
     """Create the components in the current layout block; `asked` is who writes prompts, if anybody."""
     gr.HTML(toolbar_html(), apply_default_css=False, js_on_load=None, elem_id="prompt-tools")
     field = gr.Textbox(
@@ -77,8 +79,10 @@ def build(asked: Writer | None = None) -> PromptPanel:
         apply_default_css=False,
         elem_id="prompt-editor",
     )
-    hint = gr.HTML(hint_html(""), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="prompt-hint")
-    return PromptPanel(text=field, editor=editor, hint=hint, writer=writer.build(asked))
+    hint = gr.HTML(
+        hint_html("", (), examples), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="prompt-hint"
+    )
+    return PromptPanel(text=field, editor=editor, hint=hint, writer=writer.build(asked), examples=examples)
 
 
 def toolbar_html() -> str:
@@ -102,11 +106,11 @@ def toolbar_html() -> str:
     )
 
 
-def hint_html(prompt: str, findings: Sequence[Finding] = ()) -> str:
+def hint_html(prompt: str, findings: Sequence[Finding] = (), examples: Examples = EXAMPLES) -> str:
     """Examples while the field is empty, else the count of characters and what could be better, line by line."""
     if not prompt.strip():
         chips = "".join(
-            markup.button(name, "example", kind="chip", index=index) for index, (name, _) in enumerate(EXAMPLES)
+            markup.button(name, "example", kind="chip", index=index) for index, (name, _) in enumerate(examples)
         )
         return f'<div class="hint-row"><span class="muted">Try</span>{chips}</div>'
     over = " over" if len(prompt) > limits.MAX_PROMPT_CHARS else ""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
-from h3ui.panels import prompt
 from h3ui.panels.writer import WriterPanel
 from h3ui.prompting import Prompts
 from h3ui.uploads import clicked
@@ -36,7 +35,12 @@ def wire(p: Panels, handlers: Handlers, fields: set[Any], filled: set[Any]) -> N
         trigger_mode="always_last",
         **QUIET,
     )
-    p.prompt.hint.click(_example, outputs=p.prompt.text, **QUIET)
+
+    def example(event: gr.EventData) -> str:
+        index = int(clicked(event).get("index", 0))
+        return p.prompt.examples[index % len(p.prompt.examples)][1]
+
+    p.prompt.hint.click(example, outputs=p.prompt.text, **QUIET)
 
     def open_file(event: gr.EventData, data: dict[Any, Any]) -> dict[Any, Any]:
         return prompts.open_file(clicked(event).get("text", ""), data)
@@ -61,8 +65,3 @@ def _wire_writer(w: WriterPanel, handlers: Handlers, fields: set[Any]) -> None:
         writing.clear, outputs=[w.preview, w.choice], **QUIET
     )
     w.discard.click(writing.clear, outputs=[w.preview, w.choice], **QUIET)
-
-
-def _example(event: gr.EventData) -> str:
-    index = int(clicked(event).get("index", 0))
-    return prompt.EXAMPLES[index % len(prompt.EXAMPLES)][1]

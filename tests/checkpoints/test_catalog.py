@@ -13,6 +13,7 @@ import pytest
 
 from backend.checkpoints import catalog
 from backend.errors import CheckpointError
+from backend.presets import hardware_presets
 from backend.settings import Settings
 from backend.types import Geometry, Task
 
@@ -47,6 +48,30 @@ def test_a_complete_folder(tiny_checkpoint: Path, settings: Settings) -> None:
         canvas_short_edge=128, canvas_max_pixels=28672, reference_image_short_edge=128, canvas_multiple=32
     )
     assert (found.default_width, found.default_height) == (224, 128)  # diffusers' resolve_canvas_size(16, 9, ...)
+
+
+def test_the_trained_model_is_what_a_machine_without_gpu_gets(settings: Settings) -> None:
+    name = hardware_presets()["tiny-cpu"].checkpoint
+    found = catalog.find(name, settings)
+    files = [path for path in (ROOT / "assets" / "nano").rglob("*") if path.is_file()]
+    assert (found.ready, found.folder) == (True, ROOT / "assets" / "nano")
+    assert catalog.ensure(name, settings, lambda _: None) == found.folder
+    assert set(found.tasks) == set(Task)
+    assert (found.default_width, found.default_height) == (224, 128)
+    assert 8 <= found.default_steps <= 12
+    assert max(path.stat().st_size for path in files) <= 10_000_000
+    assert sum(path.stat().st_size for path in files) <= 40_000_000
+    assert len(found.examples) >= 3 and "Random" not in found.notice
+
+
+def test_default_steps_come_with_the_folder(damaged: Path, settings: Settings) -> None:
+    path = damaged / "modular_model_index.json"
+    index = json.loads(path.read_text())
+    path.write_text(json.dumps(index | {"default_steps": 9}))
+    assert catalog.find(str(damaged), settings).default_steps == 9
+    path.write_text(json.dumps(index | {"default_steps": 0}))
+    with pytest.raises(CheckpointError, match=r"default_steps=0 must be a positive whole number"):
+        catalog.find(str(damaged), settings)
 
 
 def _cut(path: Path) -> None:
@@ -115,7 +140,7 @@ def test_one_transformer_is_enough_for_its_tasks(damaged: Path, settings: Settin
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("nano", "choose tiny, MiniMaxAI/MiniMax-H3, a folder, or a repository id"),
+        ("nemo", "choose nano, MiniMaxAI/MiniMax-H3, tiny, a folder, or a repository id"),
         ("/nowhere/at/all", "no such folder"),
         ("./nowhere", "no such folder"),
         ("somebody/some-model", "hf download somebody/some-model"),

@@ -15,7 +15,7 @@ from backend.hardware.topology import RankView
 from backend.types import Stage
 
 SHIPPED = presets.hardware_presets()
-RELEASED = {name: preset for name, preset in SHIPPED.items() if preset.checkpoint != "tiny"}
+RELEASED = {name: preset for name, preset in SHIPPED.items() if preset.device is presets.Device.CUDA}
 
 
 def here(_preset):
@@ -23,7 +23,7 @@ def here(_preset):
 
 
 def missing(preset):
-    return None if preset.checkpoint == "tiny" else f"{preset.checkpoint} is not downloaded"
+    return None if preset.device is presets.Device.CPU else f"{preset.checkpoint} is not downloaded"
 
 
 def look(hardware, ranks=(), checkpoint=here, offered=RELEASED):

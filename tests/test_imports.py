@@ -22,7 +22,8 @@ ARROWS = {
         "backend.jobs.lock",
         "backend.media",
     },
-    "backend.api": {
+    "backend.api": {"backend.door", "backend.jobs", "backend.hardware", "backend.media"},
+    "backend.door": {
         "backend.jobs",
         "backend.engines",
         "backend.hardware",

@@ -27,11 +27,14 @@ from h3ui.panels import (
     references,
     result,
     sampling,
+    scripts,
 )
+from h3ui.public_api import PublicApi
 from h3ui.wiring import QUIET, compose
 from h3ui.wiring import gallery as gallery_wiring
 from h3ui.wiring import prompt as prompt_wiring
 from h3ui.wiring import queue as queue_wiring
+from h3ui.wiring import scripts as scripts_wiring
 from h3ui.writer import Writer
 
 if TYPE_CHECKING:
@@ -59,10 +62,11 @@ TOUR_BUTTON = (
 )
 
 
-def build(backend: Backend) -> gr.Blocks:
-    """The whole page on `backend`. Mount it with `h3ui.serve`, which brings theme, style and script."""
+def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
+    """The whole page on `backend`, also for `strangers`. Mount it with `h3ui.serve`, which brings theme and scripts."""
     choice, checkpoint, writer = backend.choice(), backend.checkpoint(), backend.settings.writer
     with gr.Blocks(title="H3 Studio", analytics_enabled=False, delete_cache=(3600, 86_400), fill_width=True) as demo:
+        PublicApi(backend, strangers=strangers).publish()  # first, or handlers of the page would take the names
         session = gr.BrowserState(None, storage_key="h3-session", secret=STORAGE_SECRET)
         last_job = gr.BrowserState(None, storage_key="h3-job", secret=STORAGE_SECRET)
         job = gr.State(None)
@@ -96,6 +100,7 @@ def build(backend: Backend) -> gr.Blocks:
                         f"Hardware: {choice.preset.title}", open=False, elem_classes="card", elem_id="hardware-card"
                     ):
                         hardware_panel = hardware.build(backend.presets(), choice)
+                    scripts_panel = scripts.build()
                     with gr.Column(elem_classes="submit"):
                         editing = queue.build_editing()
                         problems = gr.HTML("", apply_default_css=False, elem_id="problems")
@@ -150,6 +155,7 @@ def build(backend: Backend) -> gr.Blocks:
         )
         keeping = Keeping(backend, handlers)
         queue_wiring.wire(panels, keeping, fields)
+        scripts_wiring.wire(scripts_panel, handlers, fields, strangers=strangers)
         gallery_wiring.wire(panels, keeping, filled, gallery_tab.select, timer)
         licence_panel.click(handlers.accept_licence, inputs=session, outputs=[licence_panel, problems], **QUIET)
         gr.on(

@@ -120,7 +120,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         app.include_router(router)
     app.mount("/studio/locales", StaticFiles(directory=ASSETS_DIR / "locales"), name="locales")
     app.mount("/studio", StaticFiles(directory=ASSETS_DIR / "icons"), name="studio")
-    demo = page.build(backend)
+    demo = page.build(backend, strangers=open_link)
     demo.queue(max_size=None, default_concurrency_limit=8)
     app = gr.mount_gradio_app(
         app,

@@ -1,0 +1,211 @@
+"""The four endpoints for scripts, `generate`, `status`, `result` and `cancel`: typed, on the same jobs as the page.
+
+It knows Gradio's requests and files; fields mean what they mean for `/v1/videos`, and nobody reaches another's jobs.
+"""
+
+# No `from __future__ import annotations` here: Gradio reads the types of what an endpoint returns as they stand.
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import gradio as gr
+from gradio import FileData
+
+from backend.errors import H3Error, InvalidRequest, JobNotFound, NotNow, Problem
+from backend.http.forms import Asked, asked_by_fields
+from backend.http.videos import describe
+from backend.jobs.records import JobState
+from backend.types import VIDEO_NAME, JobId
+from h3ui.panels import licence
+
+if TYPE_CHECKING:
+    from backend.api import Backend
+
+EVERYBODY = "api"  # who sends a request where nobody logs in, as in backend.http.login
+
+
+class Settings(TypedDict, total=False):
+    """How a video is made; every key may be left out. Names and meanings are those of `/v1/videos`."""
+
+    seconds: float
+    num_frames: int
+    width: int
+    height: int
+    aspect_ratio: str
+    num_inference_steps: int
+    seed: int
+    flow_shift: float
+    audio_flow_shift: float
+    start_time_seconds: list[float | None]
+    length_seconds: list[float | None]
+    quality: str
+    preset: str
+    lora: list[dict[str, Any]]
+
+
+class Video(TypedDict):
+    """A job as a script sees it: `status` is queued, in_progress, completed or failed; `progress` is per cent."""
+
+    id: str
+    status: str
+    progress: int
+    position: int | None
+    error: str | None
+    seed: int | None
+    size: str
+    num_frames: int
+    preset: str
+
+
+class PublicApi:
+    """The endpoints of one program. `strangers` says that the page is open to all: each client has its own jobs then,
+    else all who need no login share theirs."""
+
+    def __init__(self, backend: "Backend", *, strangers: bool = False) -> None:
+        self._backend = backend
+        self._strangers = strangers
+
+    def generate(
+        self,
+        request: gr.Request,
+        prompt: str,
+        first_frame: FileData | None = None,
+        last_frame: FileData | None = None,
+        references: list[FileData] | None = None,
+        settings: Settings | None = None,
+    ) -> str:
+        """Make a video with sound. Returns the id of the job, which waits in the queue or runs.
+
+        Args:
+            prompt: what to see and hear; references are named <Picture 1>, <Video 1>, <Audio 1> in their order
+            first_frame: picture the video starts from
+            last_frame: picture the video ends on
+            references: up to 12 pictures, clips and sounds; their order is their number; not together with frames
+            settings: any of seconds (4 to 15), num_frames, width, height, aspect_ratio, num_inference_steps (sigma points), seed, flow_shift, audio_flow_shift, quality, preset; for trimmed references start_time_seconds and length_seconds, a number or null for each
+        """  # noqa: E501 - a client shows one line an argument
+        frames = {"first_frame": first_frame, "last_frame": last_frame}
+        owner = self._owner(request)
+
+        def submit() -> str:
+            _ask_licence(self._backend, (settings or {}).get("preset"))
+            given = {name: self._upload(file, name) for name, file in frames.items() if file}
+            clips = [self._upload(file, f"references[{at}]") for at, file in enumerate(references or [])]
+            asked = asked_by(prompt, given, clips, dict(settings or {}))
+            return self._backend.submit(asked.request, owner=owner, quality=asked.quality, preset=asked.preset)
+
+        return _in_words(submit)
+
+    def status(self, request: gr.Request, job: str) -> Video:
+        """How a job is: status (queued, in_progress, completed or failed), progress in per cent, and the error.
+
+        Args:
+            job: what generate returned
+        """
+        return _in_words(lambda: self._told(JobId(job), self._owner(request)))
+
+    def result(self, request: gr.Request, job: str) -> FileData:
+        """The finished MP4 of a job; while it is not there, an error that says why.
+
+        Args:
+            job: what generate returned
+        """
+
+        def finished() -> FileData:
+            owner = self._owner(request)
+            record = self._backend.job(JobId(job), owner=owner)
+            if record.state is not JobState.SUCCEEDED:
+                raise NotNow(f"job={job}: it is {record.state}" + (f": {record.error}" if record.error else ""))
+            video = self._backend.file(record.id, VIDEO_NAME, owner=owner)
+            return FileData(path=str(self._shared(video)), orig_name=f"h3-{job}.mp4", mime_type="video/mp4")
+
+        return _in_words(finished)
+
+    def cancel(self, request: gr.Request, job: str) -> Video:
+        """Stop a job that waits or runs, and no other; a running one stops at its next step.
+
+        Args:
+            job: what generate returned
+        """
+
+        def stop() -> Video:
+            owner = self._owner(request)
+            self._backend.cancel(JobId(job), owner=owner)
+            return self._told(JobId(job), owner)
+
+        return _in_words(stop)
+
+    def publish(self) -> None:
+        """Add the endpoints to the page that is being built."""
+        for endpoint in (self.generate, self.status, self.result, self.cancel):
+            gr.api(endpoint, api_name=endpoint.__name__, concurrency_limit=4)
+
+    def _owner(self, request: gr.Request) -> str:
+        """The user who logged in; else everybody as one, or on a page open to strangers this client alone."""
+        if getattr(request, "username", None):
+            return f"user:{request.username}"
+        return f"client:{request.session_hash}" if self._strangers else EVERYBODY
+
+    def _told(self, job: JobId, owner: str) -> Video:
+        told = describe(self._backend, self._backend.job(job, owner=owner))
+        error = told["error"]["message"] if told["error"] else None
+        return Video(**{**{name: told[name] for name in Video.__annotations__}, "error": error})  # type: ignore[typeddict-item]
+
+    def _upload(self, file: Any, field: str) -> Path:
+        """The uploaded file; whatever a client calls its path, only what lies among the uploads is taken."""
+        told = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
+        path = Path(str(told or "")).resolve()
+        if not path.is_relative_to(self._backend.settings.uploads_dir.resolve()) or not path.is_file():
+            problem = Problem(
+                field=field, value=path.name, rule="is no uploaded file", way_out="send it with handle_file(PATH)"
+            )
+            raise InvalidRequest((problem,))
+        return path
+
+    def _shared(self, video: Path) -> Path:
+        """The result where Gradio may serve it, under a name nobody guesses, until uploads are swept."""
+        folder = self._backend.settings.uploads_dir / "results" / secrets.token_urlsafe(18)
+        folder.mkdir(parents=True, mode=0o700)
+        try:
+            os.link(video, folder / VIDEO_NAME)
+        except OSError:  # another disk, or one without links
+            shutil.copyfile(video, folder / VIDEO_NAME)
+        return folder / VIDEO_NAME
+
+
+def asked_by(prompt: str, frames: dict[str, Path], references: Sequence[Path], settings: dict[str, Any]) -> Asked:
+    """What `generate` asks for; raises InvalidRequest, also for a setting that does not exist."""
+    unknown = sorted(set(settings) - set(Settings.__annotations__))
+    if unknown:
+        way_out = f"known are {', '.join(Settings.__annotations__)}"
+        raise InvalidRequest((Problem(field="settings", value=unknown[0], rule="is no setting", way_out=way_out),))
+    if frames and references:
+        rule = "frames and references do not go together"
+        raise InvalidRequest((Problem(field="references", value="", rule=rule, way_out="send one of the two"),))
+    fields: dict[str, Any] = {**settings, "prompt": prompt}
+    files = list(references)
+    if frames:
+        order = {"first_frame": 0, "last_frame": -1}
+        files = [frames[name] for name in order if name in frames]
+        fields |= {"task": "fl2va", "frame_indices": [at for name, at in order.items() if name in frames]}
+    elif references:
+        fields["task"] = "ref2va"
+    return asked_by_fields(fields, files)
+
+
+def _ask_licence(backend: "Backend", preset: str | None) -> None:
+    asked = backend.licence(preset)
+    if asked is not None and not asked.accepted:
+        raise InvalidRequest((licence.problem(asked),))
+
+
+def _in_words(work: Callable[[], Any]) -> Any:
+    """Call `work`; an error for people reaches the client as the message of Gradio's own."""
+    try:
+        return work()
+    except JobNotFound as error:
+        raise gr.Error(f"{error}. It was deleted, or it is somebody else's.", print_exception=False) from error
+    except H3Error as error:
+        raise gr.Error(str(error), print_exception=False) from error

@@ -1,4 +1,5 @@
-"""Durable jobs: `records`, `store`, `artifacts` (a job's folder), `line`, `runner`, `manager` (dispatch), `intake`.
+"""Durable jobs, from their rows on the disk to the dispatcher that hands them to engines.
 
-Read them in that order. Nothing here knows what a page is or how an engine renders.
+Read in this order: `records`, `rows`, `store`, `artifacts` (a job's folder), `line`, `runner`, `manager` (dispatch),
+`intake`. Nothing here knows what a page is or how an engine renders.
 """

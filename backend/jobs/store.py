@@ -19,11 +19,12 @@ from typing import Any
 
 from backend import codec
 from backend.errors import H3Error, JobNotFound, NotNow
-from backend.events import TERMINAL, Event, Failed, Interrupted, Notice, Queued, Started, Succeeded
+from backend.events import TERMINAL, Event, Failed, Interrupted, Queued, Started, Succeeded
 from backend.jobs.caps import Crowd
-from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out, outside_in
+from backend.jobs.records import END_STATES, JobRecord, JobState, error_of, inside_out
+from backend.jobs.rows import columns_of, conditions, event_of, record_of, request_text
 from backend.jobs.schema import open_database, start_anew
-from backend.types import GenerationRequest, JobId
+from backend.types import JobId
 
 log = logging.getLogger(__name__)
 RESERVE_BYTES = 512 * 2**10
@@ -62,21 +63,7 @@ class JobStore:
 
     def add(self, record: JobRecord, position: int) -> Event:
         """Add a waiting job behind all others, with its first event. Both are on the disk when this returns."""
-        columns: dict[str, Any] = {
-            "id": record.id,
-            "owner": record.owner,
-            "state": JobState.QUEUED.value,
-            "request": self._request_text(record.request, record.folder),
-            "prompt": record.request.prompt,
-            "preset": record.preset,
-            "quality": record.quality,
-            "title": record.title,
-            "favourite": int(record.favourite),
-            "tags": json.dumps(record.tags),
-            "labels": json.dumps(record.labels),
-            "tensors": str(record.tensors) if record.tensors else None,
-            "created_at": record.created_at,
-        }
+        columns = columns_of(record)
         names, marks = ", ".join(columns), ", ".join("?" * len(columns))
         place = "(SELECT COALESCE(MAX(place), 0) + 1 FROM jobs)"
         with self._writing(durable=True) as connection:
@@ -91,7 +78,7 @@ class JobStore:
             row = connection.execute(f"SELECT *, {_POSITION} FROM jobs WHERE id = ?", (job,)).fetchone()
         if row is None:
             raise JobNotFound(f"job={job}: there is no such job")
-        return self._record(row)
+        return record_of(row, self.jobs_dir)
 
     def select(
         self,
@@ -105,17 +92,17 @@ class JobStore:
     ) -> list[JobRecord]:
         """Records, newest first; `owner=None` means everybody's. `search` looks in titles and prompts, `favourite`
         leaves only those that were marked."""
-        where, values = _conditions(owner, states, search)
+        where, values = conditions(owner, states, search)
         if favourite:
             where = f"{where} {'AND' if where else 'WHERE'} favourite = 1"
         query = f"SELECT *, {_POSITION} FROM jobs {where} ORDER BY num DESC LIMIT ? OFFSET ?"
         with self._reading() as connection:
             rows = connection.execute(query, (*values, max(0, limit), max(0, offset))).fetchall()
-        return [self._record(row) for row in rows]
+        return [record_of(row, self.jobs_dir) for row in rows]
 
     def page(self, *, owner: str | None, after: JobId | None, limit: int, oldest_first: bool) -> list[JobRecord]:
         """At most `limit` records behind the job `after` in that order; from the start when it is None or gone."""
-        where, values = _conditions(owner, None, "")
+        where, values = conditions(owner, None, "")
         order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
         with self._reading() as connection:
             row = connection.execute("SELECT num FROM jobs WHERE id = ?", (after,)).fetchone()
@@ -123,7 +110,7 @@ class JobStore:
                 where, values = f"{where} {'AND' if where else 'WHERE'} num {beyond} ?", (*values, row["num"])
             query = f"SELECT *, {_POSITION} FROM jobs {where} ORDER BY num {order} LIMIT ?"
             rows = connection.execute(query, (*values, max(0, limit))).fetchall()
-        return [self._record(row) for row in rows]
+        return [record_of(row, self.jobs_dir) for row in rows]
 
     def crowd(self, owner: str) -> Crowd:
         """How many jobs wait, of `owner` and in all, and the bytes of media that wait with the owner's."""
@@ -156,7 +143,7 @@ class JobStore:
         query = "SELECT *, NULL AS position FROM jobs WHERE state = 'queued' ORDER BY place"
         with self._reading() as connection:
             rows = connection.execute(query).fetchall()
-        return [dataclasses.replace(self._record(row), position=index) for index, row in enumerate(rows, 1)]
+        return [dataclasses.replace(record_of(row, self.jobs_dir), position=index) for index, row in enumerate(rows, 1)]
 
     def running(self) -> list[JobId]:
         """Jobs stored as running; after a restart, those that were cut off."""
@@ -172,7 +159,7 @@ class JobStore:
 
     def ended_of(self, owner: str | None) -> list[JobId]:
         """Jobs of `owner` that have ended, `None` meaning everybody's."""
-        where, values = _conditions(owner, [state for state in JobState if state.ended], "")
+        where, values = conditions(owner, [state for state in JobState if state.ended], "")
         with self._reading() as connection:
             return [JobId(row["id"]) for row in connection.execute(f"SELECT id FROM jobs {where}", values).fetchall()]
 
@@ -190,7 +177,7 @@ class JobStore:
 
     def set_request(self, record: JobRecord) -> None:
         """Replace request, quality, title, tags and labels of a waiting job; raises NotNow when it waits no longer."""
-        text = self._request_text(record.request, record.folder)
+        text = request_text(record)
         said = (record.request.prompt, record.quality, record.title, json.dumps(record.tags), json.dumps(record.labels))
         with self._writing(durable=True) as connection:
             done = connection.execute(
@@ -264,7 +251,7 @@ class JobStore:
         with self._reading() as connection:
             rows = connection.execute(query, (job, after)).fetchall()
         folder = self.jobs_dir / job
-        return [_event(row["seq"], row["body"], folder) for row in rows]
+        return [event_of(row["seq"], row["body"], folder) for row in rows]
 
     def _append(self, connection: sqlite3.Connection, job: JobId, event: Event) -> Event:
         row = connection.execute("SELECT num, num_events FROM jobs WHERE id = ?", (job,)).fetchone()
@@ -287,40 +274,7 @@ class JobStore:
         connection.execute(f"UPDATE jobs SET {assignments} WHERE num = ?", (*changes.values(), row["num"]))
         return event
 
-    # -- rows and transactions ----------------------------------------------------------------------------------
-
-    def _request_text(self, request: GenerationRequest, folder: Path) -> str:
-        return json.dumps(codec.encode(inside_out(request, folder)))
-
-    def _record(self, row: sqlite3.Row) -> JobRecord:
-        folder, error = self.jobs_dir / row["id"], row["error"]
-        try:
-            request = codec.decode(GenerationRequest, json.loads(row["request"]))
-        except ValueError as unreadable:  # written by another version: the job is shown, and cannot run
-            request = GenerationRequest(prompt=row["prompt"])
-            error = error or f"The stored request cannot be read ({unreadable}); submit it anew."
-        return JobRecord(
-            id=JobId(row["id"]),
-            owner=row["owner"],
-            state=JobState(row["state"]),
-            position=row["position"],
-            request=outside_in(request, folder),
-            preset=row["preset"],
-            quality=row["quality"],
-            title=row["title"],
-            favourite=bool(row["favourite"]),
-            created_at=row["created_at"],
-            started_at=row["started_at"],
-            finished_at=row["finished_at"],
-            video=folder / row["video"] if row["video"] else None,
-            sidecar=folder / row["sidecar"] if row["sidecar"] else None,
-            error=error,
-            folder=folder,
-            num_events=row["num_events"],
-            tags=tuple(tuple(tags) for tags in json.loads(row["tags"])),
-            labels=json.loads(row["labels"]),
-            tensors=Path(row["tensors"]) if row["tensors"] else None,
-        )
+    # -- transactions -------------------------------------------------------------------------------------------
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -383,26 +337,3 @@ def _journal(job: JobId, event: Event) -> None:
         level = logging.WARNING if isinstance(event, Failed | Interrupted) else logging.INFO
         end = {"job": job, "state": END_STATES[type(event)].value, "reason": error_of(event) or ""}
         log.log(level, "job ended", extra=end)
-
-
-def _event(seq: int, body: str, folder: Path) -> Event:
-    try:
-        return outside_in(codec.decode_tagged(Event, json.loads(body)), folder)
-    except ValueError:  # written by another version; its place in the numbering stays
-        return Notice(seq=seq, message="Something happened that this version of the program cannot show.")
-
-
-def _conditions(owner: str | None, states: Sequence[JobState] | None, search: str) -> tuple[str, tuple[Any, ...]]:
-    parts: list[str] = []
-    values: list[Any] = []
-    if owner is not None:
-        parts.append("owner = ?")
-        values.append(owner)
-    if states is not None:
-        parts.append(f"state IN ({', '.join('?' * len(states))})")
-        values += [JobState(state).value for state in states]
-    if search.strip():
-        escaped = search.strip().replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-        parts.append("(title LIKE ? ESCAPE '\\' OR prompt LIKE ? ESCAPE '\\')")
-        values += [f"%{escaped}%"] * 2
-    return (f"WHERE {' AND '.join(parts)}" if parts else ""), tuple(values)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from backend.door.asking import Asking
 from backend.door.jobs import Jobs
+from backend.door.models import Models
 from backend.door.queue import Queue
 from backend.door.standing import PresetStatus, Standing, Status
 from backend.hardware.choose import Choice
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 
-class Backend(Standing, Asking, Jobs, Queue):
+class Backend(Standing, Asking, Jobs, Queue, Models):
     """Opens the job store of `settings`, alone, and starts its dispatcher; loads no model.
 
     Jobs that waited when the program ended go on. Raises Unavailable when another program has the data folder,

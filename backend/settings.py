@@ -56,6 +56,11 @@ class Settings:
         return self.data_dir / "checkpoints"
 
     @property
+    def adapters_dir(self) -> Path:
+        """LoRA files that may be chosen by name; whoever runs the server puts them there."""
+        return self.data_dir / "adapters"
+
+    @property
     def logs_dir(self) -> Path:
         """One file a rank and one of the parent."""
         return self.data_dir / "logs"

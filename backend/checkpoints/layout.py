@@ -49,9 +49,7 @@ def examine(folder: Path) -> Contents:
     One of the two transformers is enough; tasks follow from which are there.
     """
     index = _read_json(_index_of(folder))
-    there = [name for name in TASKS_OF if (folder / name).is_dir()]
-    # A download puts the configuration last: one that is only begun does not spoil the one that is whole.
-    transformers = [name for name in there if (folder / name / "config.json").is_file()] or there
+    transformers = _transformers(folder)
     if not transformers:
         raise CheckpointError(
             f"checkpoint={folder}: has neither transformer/ (t2va, fl2va) nor transformer_ref/ (ref2va); {_WAY_OUT}"
@@ -63,6 +61,13 @@ def examine(folder: Path) -> Contents:
     tasks = tuple(task for name in transformers for task in TASKS_OF[name])
     steps = _positive(folder, index, ("default_steps",)).get("default_steps")
     return Contents(tasks=tasks, geometry=_geometry(folder, index), bytes=total, default_steps=steps)
+
+
+def _transformers(folder: Path) -> list[str]:
+    """The transformers that are there. A download puts the configuration last: one that is only begun does not count
+    beside one that is whole."""
+    there = [name for name in TASKS_OF if (folder / name).is_dir()]
+    return [name for name in there if (folder / name / "config.json").is_file()] or there
 
 
 def _index_of(folder: Path) -> Path:
@@ -84,8 +89,7 @@ def _geometry(folder: Path, index: dict[str, Any]) -> Geometry:
         )
     given = _positive(folder, index, ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge"))
     vae = _read_json(folder / "vae" / "config.json")
-    there = [name for name in TASKS_OF if (folder / name).is_dir()]
-    transformer = next((name for name in there if (folder / name / "config.json").is_file()), there[0])
+    transformer = _transformers(folder)[0]
     patch = _read_json(folder / transformer / "config.json").get("patch_size", (1, 2, 2))
     ratio = 1
     for factor in vae.get("spatial_downsample_factors", (2, 2, 2, 2)):

@@ -10,6 +10,7 @@ import hmac
 from pathlib import Path
 
 from backend import presets as preset_files
+from backend.checkpoints.weights import Weights
 from backend.errors import JobNotFound
 from backend.jobs.artifacts import Artifacts
 from backend.jobs.intake import Draft, Intake
@@ -78,6 +79,7 @@ class House:
                 )
             )
             self._intake.refuses = self._outlook.refusal
+            self.weights = Weights(settings, self.may_pause, self._in_use)
             self.results = Results(self._store, self._artifacts, self._record, self._whose)
         except BaseException:
             self._stop_journal()
@@ -86,6 +88,7 @@ class House:
 
     def close(self, finish_running: bool = False, timeout_s: float = 15.0) -> None:
         """Accept no more, finish or stop the running job, end the engine; idempotent. Waiting jobs keep waiting."""
+        self.weights.close()
         self._manager.close(finish_running, timeout_s)
         self._store.close()
         self._stop_journal()
@@ -151,6 +154,13 @@ class House:
             labels=record.labels,
         )
         return self._intake.accept(request, draft)
+
+    def _in_use(self, folder: Path) -> bool:
+        """Whether the model in `folder` is loaded, or belongs to the preset of a job that runs."""
+        running = [job for job in self._manager.running() if job is not None]
+        presets = {self._machine.preset(self._store.get(job).preset).name for job in running}
+        folders = [self._machine.checkpoint(self._machine.preset(name)).folder for name in presets]
+        return folder in folders or any(slot.reads(folder) for slot in self._slots)
 
     def _stop_journal(self) -> None:
         if self._journal is not None:

@@ -5,9 +5,14 @@ Knows words only; every number comes from the forecast.
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+
 from backend.hardware.forecast import Forecast
 from backend.hardware.machine_view import MachineView
 from backend.hardware.placement import RankPlace
+from backend.hardware.topology import RankView
 from backend.types import FPS
 
 
@@ -48,3 +53,41 @@ def _rank(rank: RankPlace) -> str:
     where = f"GPU {rank.gpu.index} ({rank.gpu.name})"
     memory = f"{peak.gib:.1f} of {rank.gpu.memory_total_gib:.1f} GiB in {peak.stage.value}"
     return f"rank {rank.rank} on {where}: {memory}: {parts}"
+
+
+def machine_report(machine: MachineView, models: Sequence[str]) -> str:
+    """The whole machine in text: GPUs and their users, memory, presets with their reasons, models, ranks, versions."""
+    lines = ["Machine"]
+    for gpu in machine.gpus:
+        users = f", {len(gpu.others)} other programs on it" if gpu.others else ""
+        lines.append(
+            f"  GPU {gpu.index}: {gpu.name}, {gpu.free_gib:.1f} of {gpu.total_gib:.1f} GiB free, {gpu.link}{users}"
+        )
+    lines.append(f"  Driver {machine.driver}" if machine.gpus else f"  No GPU: {machine.gpu_note}")
+    lines.append(f"  RAM {machine.ram_free_gib:.1f} of {machine.ram_total_gib:.1f} GiB free")
+    lines.append(f"  Disk {machine.disk_free_gib:.1f} GiB free, {machine.cpu_cores} CPU cores")
+    lines += ["", f"Chosen: {machine.chosen}, {machine.fleets} at once. {machine.reason}", "", "Presets"]
+    lines += [f"  {line}" for line in preset_lines(machine)]
+    lines += ["", "Models", *(f"  {line}" for line in models)]
+    lines += ["", "Processes", *(f"  {_live(rank)}" for rank in machine.ranks)] if machine.ranks else []
+    lines += ["", "Versions", *(f"  {name:<18} {version}" for name, version in versions().items())]
+    return "\n".join(lines)
+
+
+def versions() -> dict[str, str]:
+    """Python, the system and the packages that matter, by name; nothing is imported for it."""
+    found = {"Python": platform.python_version(), "System": f"{platform.system()} {platform.release()}"}
+    for name in ("torch", "diffusers", "transformers", "gradio", "av", "huggingface_hub", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _live(rank: RankView) -> str:
+    where = f" on GPU {rank.gpu_index} ({rank.gpu_name})" if rank.gpu_index is not None else ""
+    stage = f", {rank.stage.value}" if rank.stage is not None else ""
+    return (
+        f"fleet {rank.fleet} rank {rank.rank}{where}: {rank.state}{stage}, process {rank.pid}, {rank.rss_gib:.2f} GiB"
+    )

@@ -42,6 +42,11 @@ class EngineSlot:
         """Whether the engine that is up is one of the preset of that name."""
         return self.up and self._opened is not None and self._opened[0].name == preset
 
+    def reads(self, folder: Path) -> bool:
+        """Whether an engine is up, or coming up, on the checkpoint in `folder`."""
+        opened = self._opened
+        return self._engine is not None and opened is not None and opened[1].resolve() == folder.resolve()
+
     def ranks(self) -> tuple[RankState, ...]:
         """The processes of the engine in this slot, up or starting; () when there is none."""
         engine = self._engine

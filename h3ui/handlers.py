@@ -123,7 +123,7 @@ class Handlers:
     def look(self, job: JobId, owner: str) -> Updates:
         """One look at `job`, without following it."""
         try:
-            return self.picture(self.backend.job(job, owner=owner), watch.whole_view(self.backend, job, owner), owner)
+            return self.picture(*watch.look(self.backend, job, owner), owner)
         except JobNotFound as error:
             missing = f"{error}. It was deleted, or it belongs to another browser or user."
             return {
@@ -176,10 +176,10 @@ class Handlers:
         if not job:
             return updates
         try:
-            record = self.backend.job(JobId(job), owner=owner)
             if not self.watchers.needs_help(tab, job):
+                self.backend.job(JobId(job), owner=owner)  # is it still there?
                 return updates
-            view = watch.whole_view(self.backend, record.id, owner)
+            record, view = watch.look(self.backend, JobId(job), owner)
         except JobNotFound:  # deleted in another tab
             return updates | self.look(JobId(job), owner)
         if view.terminal:

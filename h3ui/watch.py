@@ -109,3 +109,9 @@ def _look(backend: Backend, job: JobId, owner: str, after: int) -> tuple[JobReco
 def whole_view(backend: Backend, job: JobId, owner: str) -> JobView:
     """The view of a job after all its events so far."""
     return render.follow(backend.events(job, owner=owner, timeout_s=0.0))
+
+
+def look(backend: Backend, job: JobId, owner: str) -> tuple[JobRecord, JobView]:
+    """A job as it is: its events first, so that a view that tells of the end never meets a record from before it."""
+    view = whole_view(backend, job, owner)
+    return backend.job(job, owner=owner), view

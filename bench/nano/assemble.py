@@ -1,6 +1,7 @@
 """Put what the stages trained into one checkpoint folder of the released layout, in the released types.
 
-`python -m bench.nano.assemble STAGES OUT`; a part that is not trained yet gets fresh weights only on demand.
+`python -m bench.nano.assemble STAGES OUT`; a part that is not trained yet gets fresh weights only on demand. `--unpack`
+goes the other way, so that a later stage resumes from the checkpoint alone.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
 from backend.checkpoints.catalog import TINY_GEOMETRY
 from backend.checkpoints.nano import COMPONENTS
@@ -21,6 +23,13 @@ from bench.nano import architecture, conditioner, stage, train_audio_vae, train_
 REPOSITORY = "h3-studio/nano"  # a name for the index; the files beside it are what is loaded
 SHARD = "9MB"  # a file of at most 10 MB
 LIMIT_BYTES = 40_000_000
+HISTORY = "training.json"  # what the stages noted: steps and quality
+FOLDERS = {
+    train_video_vae.NAME: "vae",
+    train_audio_vae.NAME: "audio_vae",
+    "transformer": "transformer",
+    "transformer_ref": "transformer_ref",
+}
 DEFAULT_STEPS = 12  # sigma points: 11 forwards, as many as `evaluate` measures with
 SHIFTS = {"scheduler": 12.0, "audio_scheduler": 3.0}  # the release's scheduler configs
 
@@ -46,6 +55,7 @@ def assemble(stages: Path, out: Path, fresh: bool = False) -> dict[str, int]:
         if not stage.resume(stages, name, model) and not fresh:
             raise FileNotFoundError(f"{stages}: has no {name}.safetensors; train it first")
         _save(architecture.released_dtypes(model), out / name)
+    _write(out / HISTORY, {name: _notes(stages, name) for name in FOLDERS})
     # Last: its presence says the folder is complete.
     _write(out / "modular_model_index.json", _index())
     sizes = {
@@ -56,6 +66,25 @@ def assemble(stages: Path, out: Path, fresh: bool = False) -> dict[str, int]:
     if sum(sizes.values()) > LIMIT_BYTES:
         raise ValueError(f"{out}: {sum(sizes.values())} bytes, at most {LIMIT_BYTES}: {sizes}")
     return sizes
+
+
+def unpack(checkpoint: Path, stages: Path) -> None:
+    """Write `stages` from an assembled `checkpoint`: what `assemble` makes that checkpoint of, in its types."""
+    history = json.loads((checkpoint / HISTORY).read_text(encoding="utf-8"))
+    for name, folder in FOLDERS.items():
+        tensors: dict[str, torch.Tensor] = {}
+        for shard in sorted((checkpoint / folder).glob("*.safetensors")):
+            tensors |= load_file(shard)
+        config = json.loads((checkpoint / folder / "config.json").read_text(encoding="utf-8"))
+        statistics = {key: config[key] for key in ("latents_mean", "latents_std") if key in config}
+        stage.save(stages, name, tensors, history[name] | statistics)
+
+
+def _notes(stages: Path, name: str) -> dict[str, Any]:
+    if not (stages / f"{name}.safetensors").is_file():
+        return {}
+    notes = stage.notes_of(stages, name)
+    return {key: value for key, value in notes.items() if not key.startswith("latents_")}  # those are in the config
 
 
 def _vae(stages: Path, name: str, build: Any, fresh: bool) -> Any:
@@ -103,7 +132,11 @@ def main() -> int:
     parser.add_argument("stages", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--fresh", action="store_true", help="allow untrained parts, to try the plumbing")
+    parser.add_argument("--unpack", action="store_true", help="write STAGES from the checkpoint OUT instead")
     options = parser.parse_args()
+    if options.unpack:
+        unpack(options.out, options.stages)
+        return 0
     sizes = assemble(options.stages, options.out, options.fresh)
     for name, size in sizes.items():
         print(f"{name:<20}{size / 1e6:8.2f} MB")

@@ -110,6 +110,7 @@ class Shard:
     audio: Tensor  # (clips, rows, 32) float16
     conditions: dict[str, Tensor]
     groups: tuple[Group, ...]
+    near: Tensor | None = None  # (clips, rows) booleans: video rows that the moving shape touches
 
     def batch(self, group: Group, entries: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
         """Targets (video, audio), conditions (video, audio) and text of `entries`, float32 rows."""
@@ -121,6 +122,26 @@ class Shard:
 
         targets = self.video[clips].float(), self.audio[clips].float()
         return targets, (rows(group.visual, 96), rows(group.heard, 32)), group.text[entries].float()
+
+
+def near_rows(batch: world.Batch, num_frames: int, canvas: Canvas) -> Tensor:
+    """Which packed video rows the shape touches in any frame of theirs: `(batch, rows)` booleans, 32 pixels a side.
+
+    One row in ten does; the others show a ground that is soon learned.
+    """
+    width, height = canvas
+    where = world.path(batch, world.frame_times(batch, 0, num_frames), width, height)
+    middle_x = torch.arange(width // 32, device=batch.device) * 32 + 16.0
+    middle_y = torch.arange(height // 32, device=batch.device)[:, None] * 32 + 16.0
+    x, y, radius = (value[:, :, None, None] for value in (where.x, where.y, 1.12 * where.radius))
+    away = ((x - middle_x).abs() - 16).clamp(min=0) ** 2 + ((y - middle_y).abs() - 16).clamp(min=0) ** 2
+    touched = away < radius**2  # (batch, frames, height / 32, width / 32)
+    # Of 17 frames the first has a latent of its own, then every four share one.
+    latent = [frame // CLIP * 5 + (frame % CLIP + 3) // 4 for frame in range(num_frames)]
+    result = touched.new_zeros((len(touched), latent[-1] + 1, *touched.shape[2:]))
+    for frame, index in enumerate(latent):
+        result[:, index] |= touched[:, frame]
+    return result.flatten(1)
 
 
 def training_clips(rng: random.Random, count: int, num_frames: int, **fixed: int) -> list[Clip]:
@@ -139,8 +160,10 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
     clips = training_clips(rng, wanted.clips, num_frames)
     parts: dict[str, list[Tensor]] = defaultdict(list)
     for some, image in _drawn(clips, wanted, encoders.device):
+        batch = world.Batch(some, encoders.device)
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
-        parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
+        parts["near"].append(near_rows(batch, num_frames, canvas))
+        parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
         parts["first"].append(encoders.condition(image[:, :, :1]))
         parts["last"].append(encoders.condition(image[:, :, -1:]))
         ends = image[:, :, [0, -1]].permute(0, 2, 3, 4, 1)
@@ -164,8 +187,8 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
         images = None if not ends else pixels[:, ends]
         clip_index, text = _embedded(encoders, found, images, None)
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
-    targets = rows.pop("video"), rows.pop("audio")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups))
+    targets, near = (rows.pop("video"), rows.pop("audio")), rows.pop("near")
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups), near=near)
 
 
 # What a `ref2va` request may bring, in order, and how often it is trained.
@@ -182,31 +205,23 @@ REFERENCE_CASES: tuple[tuple[tuple[str, ...], float], ...] = (
 def reference_shard(
     encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, reference_frames: int = 56
 ) -> Shard:
-    """A shard for `ref2va`; each clip has one case, and a picture, a film and a sound that say the same as it does."""
+    """A shard for `ref2va`; each clip has one case, and what that case brings says the same as the clip does."""
     canvas, num_frames = wanted.canvas, wanted.num_frames
     cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=wanted.clips)
     clips = [
         replace(clip, note=rng.randrange(world.NOTES)) if "audio" in case else clip
         for clip, case in zip(training_clips(rng, wanted.clips, num_frames), cases, strict=True)
     ]
-    films = [film_of(clip, rng, reference_frames) for clip in clips]
     parts: dict[str, list[Tensor]] = defaultdict(list)
     for some, image in _drawn(clips, wanted, encoders.device):
         start = sum(len(part) for part in parts["video"])
+        batch = world.Batch(some, encoders.device)
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
-        parts["audio"].append(encoders.audio(sound.sound(world.Batch(some, encoders.device), *canvas)))
-        film = world.Batch(films[start : start + len(some)], encoders.device)
-        shown = world.draw(film, world.frame_times(film, 0, reference_frames), *canvas)
-        parts["film"].append(encoders.condition(shown))
-        parts["soundtrack"].append(encoders.audio(sound.sound(film, *canvas)))
-        seen = shown[:, :, conditioner.sampled_frames(reference_frames)].permute(0, 2, 3, 4, 1)
-        parts["film pixels"].append((seen * 255).round().to(torch.uint8))
-        portraits = world.Batch([portrait_of(clip, rng) for clip in some], encoders.device)
-        portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *IMAGE_CANVAS)
-        parts["image"].append(encoders.condition(portrait))
-        parts["image pixels"].append((portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8))
-        sounds = world.Batch([sound_of(clip, rng, reference_frames) for clip in some], encoders.device)
-        parts["tone"].append(encoders.audio(sound.sound(sounds, *canvas)))
+        parts["near"].append(near_rows(batch, num_frames, canvas))
+        parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
+        asked = cases[start : start + len(some)]
+        for name, values in _references(encoders, rng, (some, asked), canvas, reference_frames).items():
+            parts[name].append(values)
     rows = {name: torch.cat(values) for name, values in parts.items()}
     pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
 
@@ -226,8 +241,41 @@ def reference_shard(
         visual = tuple("image" if kind == "image" else "film" for kind in case if kind != "audio")
         heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
-    targets = rows.pop("video"), rows.pop("audio")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups))
+    targets, near = (rows.pop("video"), rows.pop("audio")), rows.pop("near")
+    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups), near=near)
+
+
+def _references(
+    encoders: Encoders, rng: random.Random, asked: tuple[list[Clip], list[tuple[str, ...]]], canvas: Canvas, frames: int
+) -> dict[str, Tensor]:
+    """Rows and pixels of the references that clips with these cases bring; zeros where a case has no use for one."""
+    clips, cases = asked
+    made: dict[str, Tensor] = {}
+
+    def put(name: str, of: list[int], values: Tensor) -> None:
+        made[name] = values.new_zeros((len(clips), *values.shape[1:]))
+        made[name][torch.tensor(of, device=values.device)] = values
+
+    def those(*kinds: str) -> list[int]:
+        # Never none, so that every part of the shard has its shape.
+        return [index for index, case in enumerate(cases) if any(kind in case for kind in kinds)] or [0]
+
+    of = those("video", "video+audio")
+    film = world.Batch([film_of(clips[index], rng, frames) for index in of], encoders.device)
+    shown = world.draw(film, world.frame_times(film, 0, frames), *canvas)
+    put("film", of, encoders.condition(shown))
+    put("soundtrack", of, encoders.audio(sound.sound(film, *canvas)))
+    seen = shown[:, :, conditioner.sampled_frames(frames)].permute(0, 2, 3, 4, 1)
+    put("film pixels", of, (seen * 255).round().to(torch.uint8))
+    of = those("image")
+    portraits = world.Batch([portrait_of(clips[index], rng) for index in of], encoders.device)
+    portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *IMAGE_CANVAS)
+    put("image", of, encoders.condition(portrait))
+    put("image pixels", of, (portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8))
+    of = those("audio")
+    sounds = world.Batch([sound_of(clips[index], rng, frames) for index in of], encoders.device)
+    put("tone", of, encoders.audio(sound.sound(sounds, *canvas)))
+    return made
 
 
 def present(

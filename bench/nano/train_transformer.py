@@ -95,8 +95,10 @@ def make_shards(options: argparse.Namespace, encoders: Encoders, rope: Any, rng:
     return shards
 
 
-def loss_of(model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block) -> tuple[Tensor, Tensor]:
-    """Mean squared error of the velocity for video and audio targets."""
+def loss_of(
+    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, near_weight: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Mean squared error of the velocity for video and audio targets; video rows by the shape count `near_weight`."""
     (video, audio), (seen, heard), text = shard.batch(group, entries)
     count = len(entries)
     # One point of the grid in each of `count` equal parts: less noise than independent draws.
@@ -112,7 +114,11 @@ def loss_of(model: Any, shard: Shard, group: Group, entries: Tensor, block: pack
         text,
     )
     flow, audio_flow = packing.velocity(model, group.plan, rows, times, block)
-    error = (flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean()
+    error = (flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1)
+    if shard.near is not None:
+        weight = 1.0 + (near_weight - 1.0) * shard.near[group.clip[entries]].float()
+        error = error * (weight / weight.mean())
+    error = error.mean()
     audio_error = (audio_flow[:, heard.shape[1] :] - (audio - audio_noise)).pow(2).mean()
     return error, audio_error
 
@@ -204,7 +210,7 @@ def train(options: argparse.Namespace) -> None:
         entries = torch.randint(len(group.clip), (size,), device=device)
         descent.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            error, audio_error = loss_of(model, shard, group, entries, block)
+            error, audio_error = loss_of(model, shard, group, entries, block, options.near_weight)
         (error + _AUDIO_WEIGHT * audio_error).backward()
         return torch.stack((error.detach(), audio_error.detach()))
 
@@ -263,6 +269,7 @@ def main() -> None:
     parser.add_argument("--data-seconds", type=float, default=75.0, help="for drawing and encoding them")
     parser.add_argument("--only-default", action="store_true", help="the default canvas and 107 frames alone")
     parser.add_argument("--rows", type=int, default=110_000, help="packed rows a step")
+    parser.add_argument("--near-weight", type=float, default=3.0, help="of video rows that the shape touches")
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--lr-end", type=float, default=1e-4)
     parser.add_argument("--judge", type=int, default=24, help="held-out prompts scored at the end")

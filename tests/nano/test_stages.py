@@ -1,6 +1,7 @@
 """Each stage for a step or two on the smallest canvas, and the checkpoint they are put into."""
 
 import argparse
+import dataclasses
 import json
 import random
 import time
@@ -9,7 +10,17 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from bench.nano import assemble, dataset, packing, sampling, stage, train_audio_vae, train_transformer, train_video_vae
+from bench.nano import (
+    assemble,
+    dataset,
+    packing,
+    sampling,
+    stage,
+    train_audio_vae,
+    train_transformer,
+    train_video_vae,
+    world,
+)
 
 SMALL = (96, 64)
 
@@ -118,6 +129,45 @@ def test_a_checkpoint_of_the_stages_fits(stages, tmp_path):
         vae |= _tensors(path)
     assert vae["encoder.conv_in.weight"].dtype == torch.float32
     assert vae["decoder.proj_out.weight"].dtype == torch.bfloat16
+
+
+def test_a_checkpoint_is_unpacked_into_the_stages_it_was_made_of(stages, tmp_path):
+    assemble.assemble(stages, tmp_path / "whole", fresh=True)
+    assemble.unpack(tmp_path / "whole", tmp_path / "stages")
+    first, again = (_tensors(folder / "video_vae.safetensors") for folder in (stages, tmp_path / "stages"))
+    assert torch.equal(first["encoder.conv_in.weight"], again["encoder.conv_in.weight"])
+    # A stage stores its decoder in float16, the release in bfloat16: eight bits of mantissa.
+    wanted = first["decoder.proj_out.weight"].float()
+    torch.testing.assert_close(wanted, again["decoder.proj_out.weight"].float(), rtol=2**-7, atol=1e-6)
+    assert stage.notes_of(tmp_path / "stages", "video_vae") == stage.notes_of(stages, "video_vae")
+
+
+def test_every_reference_an_example_names_is_there(stages):
+    encoders = train_transformer.encoders_of(stages, torch.device("cpu"))
+    rope = train_transformer.architecture.transformer().rope
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(dataset, "IMAGE_CANVAS", (64, 64))
+        shard = dataset.reference_shard(encoders, rope, random.Random(0), dataset.Wanted(SMALL, 22, 12), 22)
+    assert sum(len(group.clip) for group in shard.groups) >= 12
+    assert {name for group in shard.groups for name in (*group.visual, *group.heard)} >= {"image", "film", "tone"}
+    for group in shard.groups:
+        for name in (*group.visual, *group.heard):
+            # Rows of latents; all zeros are what an example has that does not bring this reference.
+            assert shard.conditions[name][group.clip].float().abs().sum(dim=(1, 2)).min() > 1, name
+
+
+def test_rows_near_the_shape_are_those_that_change_with_it():
+    clips = [world.sample(random.Random(seed), 39, texture=0) for seed in range(12)]
+    others = [dataclasses.replace(clip, color=(clip.color + 1) % len(world.COLORS)) for clip in clips]
+    change = (world.frames(clips, *SMALL).int() - world.frames(others, *SMALL).int()).abs().amax(-1)
+    cells = change.unflatten(2, (2, 32)).unflatten(4, (3, 32)).amax((3, 5)) > 0  # (clips, frames, rows, columns)
+    near = dataset.near_rows(world.Batch(clips), 39, SMALL).unflatten(1, (-1, 2, 3))
+    assert near.shape[1] == packing.latent_frames(39)
+    # By hand: 17 frames give latents of frames 0, 1 to 4, 5 to 8 and so on; 34 begins the third clip.
+    for latent, frames in ((0, [0]), (1, range(1, 5)), (4, range(13, 17)), (5, [17]), (10, [34]), (11, range(35, 39))):
+        seen = cells[:, list(frames)].any(1)
+        assert not (seen & ~near[:, latent]).any()
+    assert near.float().mean() < 2 * cells.float().mean()
 
 
 def test_an_average_forgets_its_start_and_swaps_back():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backend.presets import Parallel, RuntimeOptions
+from backend.presets import Exchange, Parallel, RuntimeOptions
 
 GIB = 2**30
 RESERVE = 2 * GIB  # CUDA context, cuBLAS and cuDNN workspaces, the allocator's rounding
@@ -15,7 +15,11 @@ BASE_WORK = 0.165 * GIB  # of a forward, whatever its rows
 # 90.2 kB a row of hidden size 5376 beside the weights: three copies of the row, and 58 kB of packed q, k, v or
 # feed-forward, which tensor parallelism divides. Stock diffusers' forward takes 180 kB a row.
 ROW_COPIES, ROW_WIDE, ROW_STOCK = 3, 2.7, 16.8  # hidden sizes, (inner + ffn) sizes, hidden sizes
-NCCL = 1.0 * GIB  # buffers and exchange overhead with peers: performance.md 1, two H200s, 44.7 GiB against 43.7
+# A rank's rooms for exchanges, in widths of a row's queries, keys and values: bench/results/parallel-2.json, within 1 %
+# at two lengths. Gathered rows come on top, those of all ranks; mapped rooms too: two turns of four widths of a head.
+EXCHANGED = {Exchange.PACKED: 1.44, Exchange.OVERLAPPED: 1.75, Exchange.GATHERED: 0.19, Exchange.MAPPED: 0.19}
+MAPPED_ROOMS = 8
+NCCL = 1.0 * GIB  # buffers of its communicators, outside torch's allocator: an estimate
 # What a rank keeps free before it knows a request: the longest clip of the largest canvas, 362 frames of 1344x768, is
 # 107,856 rows of video, 1,206 of sound and those of a prompt. A request with more rows is judged by the forecast.
 PLANNED_ROWS = 112_000
@@ -48,11 +52,17 @@ def activations(rows: int, widths: Widths, parallel: Parallel, *, fused: bool = 
 
 
 def exchange(rows: int, widths: Widths, parallel: Parallel) -> float:
-    """Bytes of packed q, k and v that a rank sends and receives; none where rows are not shared."""
-    if parallel.ulysses_degree == 1:
+    """Bytes that a rank needs to exchange rows in attention; none where rows are not shared."""
+    degree, way = parallel.ulysses_degree, parallel.wanted_exchange
+    if degree == 1:
         return 0.0
-    mine = -(-rows // parallel.ulysses_degree)
-    return mine * 3 * widths.inner / parallel.tensor_parallel_size * widths.dtype_bytes * 2
+    inner = widths.inner / parallel.tensor_parallel_size
+    row = EXCHANGED[way] * 3 * inner
+    if way is Exchange.GATHERED:
+        row += degree * widths.hidden
+    if way is Exchange.MAPPED:
+        row += MAPPED_ROOMS * inner
+    return -(-rows // degree) * row * widths.dtype_bytes
 
 
 def tables(forwards: int, timesteps: int, widths: Widths) -> int:

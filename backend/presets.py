@@ -53,6 +53,16 @@ class Offload(StrEnum):
     AUTO = "auto"
 
 
+class Exchange(StrEnum):
+    """How ranks that share rows come to share heads for attention; results are those of one rank by each of them."""
+
+    AUTO = "auto"  # gathered over two ranks, packed over more: docs/presets.md has the figures and the reason
+    PACKED = "packed"  # queries, keys and values exchanged before attention, results after it
+    GATHERED = "gathered"  # rows are gathered, and each rank projects them to its own heads
+    OVERLAPPED = "overlapped"  # as packed, but beside products and attention
+    MAPPED = "mapped"  # as overlapped, by copy engines, among GPUs of one host that reach each other's memory
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requires:
     """What a machine must have for a preset; 0 asks for nothing."""
@@ -102,9 +112,17 @@ class Parallel:
 
     ulysses_degree: int = 1  # ranks that share the rows of the sequence
     tensor_parallel_size: int = 1  # ranks that share heads and channels of each block
+    exchange: Exchange = Exchange.AUTO  # how ranks that share rows exchange them
     fsdp: bool = False  # weights of the trunk in shards over the ranks that share rows
     conditioner_tensor_parallel: int = 1  # the first so many ranks encode, and tell the others
     vae_tile_parallel: bool = True  # every rank decodes some tiles of each chunk; off: rank 0 decodes alone
+
+    @property
+    def wanted_exchange(self) -> Exchange:
+        """`exchange`, with what `auto` stands for."""
+        if self.exchange is not Exchange.AUTO:
+            return self.exchange
+        return Exchange.GATHERED if self.ulysses_degree == 2 else Exchange.PACKED
 
     @property
     def no_adapters(self) -> str | None:

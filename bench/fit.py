@@ -52,7 +52,7 @@ def fit(content: dict[str, Any], name: str) -> tuple[rates.Fitted, list[dict[str
     requests = _requests(content["rows"])
     size = ModelSize()
     text = [rates.text_s(size, each["whole"]["text_rows"], nominal) for each in requests]
-    encoded = [[1.0, each["whole"]["encoded_px"]] for each in requests]
+    encoded = [[1.0, each["whole"]["text_rows"], each["whole"]["encoded_px"]] for each in requests]
     encode = _solve(encoded, [each["encode"]["measured_s"] for each in requests], text)
     shown = [_clip(each["whole"]["request"]) for each in requests]
     decode = _solve(shown, [each["decode"]["measured_s"] for each in requests])
@@ -61,10 +61,11 @@ def fit(content: dict[str, Any], name: str) -> tuple[rates.Fitted, list[dict[str
         device=device,
         nominal_tflops=nominal,
         source=f"{name}, {content['environment']['date']}",
-        encode_s=encode[0],
-        encode_px_s=encode[1],
-        tile_s=decode[0],
-        rest_px_s=decode[1],
+        encode_s=round(encode[0], 4),
+        encode_row_s=float(f"{encode[1]:.4g}"),
+        encode_px_s=float(f"{encode[2]:.4g}"),
+        tile_s=round(decode[0], 6),
+        rest_px_s=float(f"{decode[1]:.4g}"),
         mux_s=mux,
     )
     rows = []

@@ -23,12 +23,12 @@ from torch import Tensor, nn
 
 from backend.errors import Unavailable
 from backend.h3 import decode
-from backend.presets import Parallel, RuntimeOptions
+from backend.presets import Exchange, Parallel, RuntimeOptions
 from backend.runtime.attention import choose
 from backend.runtime.kernels import choose_kernels, triton_or_reason
-from backend.runtime.parallel import conditioner, overlap
+from backend.runtime.parallel import conditioner, mapped, overlap
 from backend.runtime.parallel.group import form
-from backend.runtime.parallel.ranks import Exchange, OneRank, SharedTrunk
+from backend.runtime.parallel.ranks import OneRank, SharedTrunk, settled
 from backend.runtime.parallel.vae import TileShare
 from backend.runtime.transformer import FastTransformer
 from backend.runtime.vae_tiles import TileDecoder, speed_up
@@ -50,7 +50,8 @@ PARTS = {
     "tensor": 50,
     "single": 20,
 }
-WHOLE = ("one", "single", *(each.value for each in Exchange))  # forms that run on the same, undivided weights
+EXCHANGES = tuple(each for each in Exchange if each is not Exchange.AUTO)
+WHOLE = ("one", "single", *(each.value for each in EXCHANGES))  # forms that run on the same, undivided weights
 COLUMNS = ["shape", "what", "kernel", "median_s", "speedup", "peak_gib", "max", "mean", "relative"]
 TIMEOUT = datetime.timedelta(seconds=120)
 DECODED = {False: models.FULL_SHAPES[0], True: models.TINY_SHAPES[0]}  # by whether models are tiny
@@ -202,8 +203,10 @@ class _Bench:
             parallel = {"tensor_parallel_size": self.size}
         ranks = OneRank()
         if name not in ("one", "single"):
-            exchange = Exchange(name) if name in WHOLE else Exchange.PACKED
-            ranks = SharedTrunk(form(self.rank, self.size, Parallel(**parallel)), exchange)
+            groups = form(self.rank, self.size, Parallel(**parallel))
+            exchange = Exchange(name) if name in WHOLE else Parallel(**parallel).wanted_exchange
+            exchange = settled(exchange, groups.ulysses, self.device, self._say)
+            ranks = SharedTrunk(groups, exchange, self._say)
         known = self.whole
         model: Any = models.transformer(self.device, self.dtype, self.options.tiny) if known is None else known.model
         config = dict(model.config)
@@ -277,8 +280,8 @@ class _Bench:
         rows = -(-sum(case_rows(shape)) // self.size)
         group = form(self.rank, self.size, Parallel(ulysses_degree=self.size)).ulysses
         ways: dict[str, overlap.Travel] = {"collective": overlap.CollectiveTravel(group)}
-        if overlap.reach(group, self.device):
-            ways["copy engines"] = overlap.MappedTravel(group, self.device)
+        if mapped.why_not(group, self.device) is None:
+            ways["copy engines"] = mapped.MappedTravel(group, self.device)
         for name, way in ways.items():
             for what, count in (("queries, keys and values", 3), ("results", 1)):
                 parts = torch.randn((self.size, rows, count, heads, 128), device=self.device).to(self.dtype)
@@ -345,7 +348,7 @@ class _Bench:
                 self._seconds("decode, one rank", shape),
                 self._seconds(f"decode, tiles over {self.size}", shape),
             )
-            for each in Exchange:
+            for each in EXCHANGES:
                 shared = self._seconds(f"ours, {each.value}", shape)
                 if alone is None or shared is None:
                     continue

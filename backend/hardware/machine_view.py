@@ -74,7 +74,7 @@ class PresetView:
     world_size: int
     gpu_memory_gib: float
     needs_host_ram_gib: float
-    form: str  # "Ulysses 2, FSDP, all resident"
+    form: str  # "Ulysses 2 gathered, FSDP, all resident"
     chosen: bool
     fits: bool
     reason: str | None
@@ -145,10 +145,10 @@ def machine_view(
 
 
 def form(preset: HardwarePreset, parked: Sequence[str]) -> str:
-    """How a preset runs, in a few words: "Ulysses 4, FSDP, parked: text encoder, transformer"."""
+    """How a preset runs, in a few words: "Ulysses 4 packed, FSDP, parked: text encoder, transformer"."""
     parallel = preset.parallel
     words = [
-        f"Ulysses {parallel.ulysses_degree}" if parallel.ulysses_degree > 1 else "",
+        f"Ulysses {parallel.ulysses_degree} {parallel.wanted_exchange}" if parallel.ulysses_degree > 1 else "",
         f"TP {parallel.tensor_parallel_size}" if parallel.tensor_parallel_size > 1 else "",
         "FSDP" if parallel.fsdp else "",
     ]

@@ -31,6 +31,7 @@ USED_IN = {
     Stage.DECODE: ("vae", "audio_vae"),
 }
 FORMULA, MEASURED = "formula", "measured on one H200 (bench/results/step.json, decode.json)"
+MEASURED_2 = "measured on two H200s (bench/results/parallel-2.json)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +228,11 @@ def _work(stage: Stage, case: _Case, used: float, gpu: Gpu | None) -> list[Part]
     parallel = preset.parallel
     forward = footprint.activations(shape.rows, size.widths, parallel, fused=preset.runtime.fused_block)
     parts = [Part(name="activations", gib=forward / GIB, basis=MEASURED)]
-    if exchange := footprint.exchange(shape.rows, size.widths, parallel):  # packed q, k, v to send and to receive
-        parts.append(Part(name="exchange", gib=exchange / GIB, basis="formula, checked on two H200s"))
+    if exchange := footprint.exchange(shape.rows, size.widths, parallel):
+        measured = MEASURED_2 if parallel.ulysses_degree == 2 else f"{FORMULA}, {MEASURED_2}"
+        parts.append(Part(name="exchange", gib=exchange / GIB, basis=measured))
     if preset.world_size > 1 and preset.device is Device.CUDA:
-        parts.append(Part(name="NCCL", gib=NCCL / GIB, basis="measured on two H200s (performance.md 1)"))
+        parts.append(Part(name="NCCL", gib=NCCL / GIB, basis="an estimate"))
     return parts
 
 

@@ -16,7 +16,7 @@ from backend.hardware.model_size import ModelSize
 from backend.hardware.placement import Placement
 from backend.hardware.probe import Gpu
 from backend.hardware.request_shape import RequestShape
-from backend.presets import HardwarePreset, Offload
+from backend.presets import Exchange, HardwarePreset, Offload
 from backend.types import Task
 
 RESULTS_DIR = Path(__file__).resolve().parent.parent.parent / "bench" / "results"
@@ -47,10 +47,15 @@ REACHED = 0.65  # of the nominal rate: one H200, 643 of 989 TFLOP/s at three siz
 # Where a card is known to reach another share: two RTX 5090s take 518 s for 49 forwards of 124 frames (vLLM-Omni).
 REACHED_BY = {"5090": 0.9}
 UNKNOWN_TFLOPS = 100.0  # of a GPU that is in no list; a job or two of the user's own put it right
-# Exchanges over NVLink, effective: 6.75 s on two H200s against half of 12.75 s (performance.md 1); with it 4 and 8
-# GPUs come to the published 1.464 and 0.78 s of 124 frames within 4 %. PCIe 4 x16 moves about 20 GB/s,
-# from page-locked host memory too.
-NVLINK_BYTES_S, PCIE_BYTES_S = 121e9, 20e9
+# Bytes a second over NVLink that ranks wait for, exchanges and sums: two H200s at two lengths (bench/results/
+# parallel-2.json) within 2 %; with it 4 and 8 GPUs come to the published 1.464 and 0.78 s of 124 frames within 5 %.
+# PCIe 4 x16 moves about 20 GB/s, from page-locked host memory too.
+NVLINK_BYTES_S, NVLINK_SUM_BYTES_S, PCIE_BYTES_S = 130e9, 220e9, 20e9
+WAITED = {Exchange.OVERLAPPED: 0.9, Exchange.MAPPED: 0.57}  # of a packed exchange, the rest hides behind work
+FSDP_WAITED, FSDP_WAITED_PCIE = 0.22, 0.5  # of gathering shards; the second is an assumption
+# From page-locked memory over PCIe 5 x16: 48 GiB of conditioner in 1.1 s on an H200 (forecast-1x24gb.json).
+PCIE_5_BYTES_S = 45e9
+PCIE_5 = ("H100", "H200", "H800", "H20", "B200", "B300", "RTX PRO 6000", "5090")  # by their data sheets
 UPLOAD_BYTES_S = 10e9  # parked weights from pageable host memory to the GPU
 READ_BYTES_S = 2e9  # weights from a local disk
 LIBRARIES_S = 20.0  # a rank imports torch, diffusers and transformers
@@ -61,7 +66,8 @@ PREPARE_S, CHILD_S, PREPARE_PX_S = 0.02, 0.8, 2e-8  # a folder; a child that dec
 class Fitted:
     """Seconds of stages beside the forwards on the card they were measured on: `python -m bench.fit` writes them.
 
-    `encode_s`: a short prompt; `encode_px_s`: a pixel the VAE encodes; `tile_s`: one VAE tile of one chunk;
+    `encode_s`: a prompt; `encode_row_s`: each row the conditioner reads, beyond its own products, as it takes to prepare
+    and see pictures; `encode_px_s`: a pixel the VAE encodes; `tile_s`: one VAE tile of one chunk;
     `rest_px_s`: what a pixel of the clip costs in sound, copies to the host and H.264 beyond that.
     """
 
@@ -69,6 +75,7 @@ class Fitted:
     nominal_tflops: float
     source: str
     encode_s: float
+    encode_row_s: float
     encode_px_s: float
     tile_s: float
     rest_px_s: float
@@ -94,12 +101,17 @@ class Seconds:
         return Seconds(seconds=self.seconds + other.seconds, basis=basis)
 
 
-def streamed_s(preset: HardwarePreset, size: ModelSize) -> float:
+def host_bytes_s(gpu: Gpu) -> float:
+    """Bytes a second from page-locked host memory to a card."""
+    return PCIE_5_BYTES_S if any(part in gpu.name for part in PCIE_5) else PCIE_BYTES_S
+
+
+def streamed_s(preset: HardwarePreset, size: ModelSize, gpu: Gpu) -> float:
     """Seconds that the trunk's blocks of one forward take to come from host memory; 0 where they are on the GPU."""
     if preset.runtime.offload is not Offload.BLOCKS:
         return 0.0
     coming = max(0, size.layers - preset.runtime.resident_layers)
-    return coming * size.block / preset.parallel.tensor_parallel_size / PCIE_BYTES_S
+    return coming * size.block / preset.parallel.tensor_parallel_size / host_bytes_s(gpu)
 
 
 def step(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu | None) -> Seconds:
@@ -107,15 +119,17 @@ def step(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu 
     if gpu is None:
         return _on_cpu(preset, shape)
     alone, basis = _alone(shape, size, gpu)
-    coming = streamed_s(preset, size)
+    coming = streamed_s(preset, size, gpu)
     if coming:
-        basis += f"; weights streamed meanwhile at {PCIE_BYTES_S / 1e9:.0f} GB/s, an assumption"
+        source = "measured on an H200" if "H200" in gpu.name else "an assumption"
+        basis += f"; weights streamed meanwhile at {host_bytes_s(gpu) / 1e9:.0f} GB/s, {source}"
     ranks = preset.parallel.ulysses_degree * preset.parallel.tensor_parallel_size
     if ranks == 1:
         return Seconds(seconds=max(alone, coming), basis=basis)
+    known = "measured on" if ranks == 2 and gpu.links else "extrapolated from"
     return Seconds(
         seconds=max(alone / ranks, coming) + _exchange_s(preset, shape, size, gpu),
-        basis=f"{basis}, shared by {ranks} with exchanges over {gpu.link} (formula, checked on two H200s)",
+        basis=f"{basis}, shared by {ranks} with exchanges over {gpu.link} ({known} two H200s, parallel-2.json)",
     )
 
 
@@ -135,15 +149,20 @@ def _alone(shape: RequestShape, size: ModelSize, gpu: Gpu) -> tuple[float, str]:
 
 def _exchange_s(preset: HardwarePreset, shape: RequestShape, size: ModelSize, gpu: Gpu) -> float:
     """Seconds that ranks wait for each other's data in one forward."""
-    parallel, rate = preset.parallel, NVLINK_BYTES_S if gpu.links else PCIE_BYTES_S
-    sent = 0.0
-    if (n := parallel.ulysses_degree) > 1:  # q, k, v out and the result back, all but the own part
-        sent += shape.rows / n * 4 * size.inner / parallel.tensor_parallel_size * (n - 1) / n
+    parallel = preset.parallel
+    rate, sums = (NVLINK_BYTES_S, NVLINK_SUM_BYTES_S) if gpu.links else (PCIE_BYTES_S, PCIE_BYTES_S)
+    waited = 0.0
+    if (n := parallel.ulysses_degree) > 1:
+        way, inner = parallel.wanted_exchange, size.inner / parallel.tensor_parallel_size
+        # All but the own part: the result back, and before that q, k and v, or the rows they are projected from.
+        before = size.hidden * n if way is Exchange.GATHERED else 3 * inner
+        waited += shape.rows / n * (before + inner) * (n - 1) / n * WAITED.get(way, 1.0) / rate
         if parallel.fsdp:
-            sent += size.trunk / size.layers / size.dtype_bytes * (n - 1) / n / 2  # half of it hidden behind work
+            share = FSDP_WAITED if gpu.links else FSDP_WAITED_PCIE
+            waited += size.trunk / size.layers / size.dtype_bytes * (n - 1) / n * share / rate
     if (n := parallel.tensor_parallel_size) > 1:  # two sums of hidden rows a block
-        sent += 2 * 2 * (n - 1) / n * shape.rows / parallel.ulysses_degree * size.hidden
-    return sent * size.dtype_bytes * size.layers / rate
+        waited += 2 * 2 * (n - 1) / n * shape.rows / parallel.ulysses_degree * size.hidden / sums
+    return waited * size.dtype_bytes * size.layers
 
 
 def decode(preset: HardwarePreset, shape: RequestShape, gpu: Gpu | None) -> Seconds:
@@ -176,9 +195,10 @@ def encode(preset: HardwarePreset, shape: RequestShape, size: ModelSize, placeme
         return Seconds(seconds=CPU_ENCODE_S + shape.encoded_px * CPU_ENCODE_PX_S, basis=CPU_BASIS)
     fit, nominal = fitted(), nominal_tflops(gpu.name) or UNKNOWN_TFLOPS
     work = fit.encode_s + text_s(size, shape.text_rows, nominal)
-    work += shape.encoded_px * fit.encode_px_s * fit.nominal_tflops / nominal
+    seen = shape.encoded_px * fit.encode_px_s + shape.text_rows * fit.encode_row_s
+    work += seen * fit.nominal_tflops / nominal
     moved = size.text_encoder / preset.parallel.conditioner_tensor_parallel
-    rate = PCIE_BYTES_S if preset.runtime.offload is Offload.BLOCKS else UPLOAD_BYTES_S
+    rate = host_bytes_s(gpu) if preset.runtime.offload is Offload.BLOCKS else UPLOAD_BYTES_S
     moved_s = moved / rate if "text_encoder" in placement.parked else 0.0
     basis = _measured_on(fit, gpu) + (", parked weights by formula" if moved_s else "")
     return Seconds(seconds=work + moved_s, basis=basis)

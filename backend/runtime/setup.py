@@ -47,7 +47,7 @@ class Runtime:
         self._device = device
         self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
         self._notify = _Once(notify)
-        self._sharing = Sharing(setup)
+        self._sharing = Sharing(setup, device, self._notify)
         sizes = Sizes(setup, self._sharing, self._without_projections)
         self.kernels = choose_kernels(device, self._dtype, self._options, self._notify, sizes.head_dim)
         self.plan = self._decide(sizes)

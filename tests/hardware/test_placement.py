@@ -11,7 +11,7 @@ from backend.hardware.choose import choose, lacking, pick_gpus
 from backend.hardware.model_size import GIB, ModelSize, size_of
 from backend.hardware.placement import place
 from backend.hardware.probe import Gpu, Hardware, select
-from backend.presets import Device, Dtype, HardwarePreset, Offload, Parallel, RuntimeOptions
+from backend.presets import Device, Dtype, Exchange, HardwarePreset, Offload, Parallel, RuntimeOptions
 from backend.types import Stage
 
 SIZE = ModelSize()
@@ -27,7 +27,7 @@ def part(placement, stage, *names, rank=0):
     return sum(item.gib for item in found.parts if item.name in names)
 
 
-TORCH = ("transformer", "tables", "activations", "exchange", "NCCL")  # what torch's allocator holds in bench.step
+TORCH = ("transformer", "tables", "activations", "exchange")  # what torch's allocator holds in bench.step
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,32 @@ TORCH = ("transformer", "tables", "activations", "exchange", "NCCL")  # what tor
         # performance.md 1: another run, its sketch and two GPUs
         (ONE, (1344, 768, 209), 43.7),
         (STOCK, (1344, 768, 209), 72.8),
-        (TWO, (1344, 768, 209), 44.7),
     ],
 )
 def test_denoise_peaks_as_measured(preset, canvas, measured):
     peak = part(place(H200, preset, shape(*canvas), SIZE), Stage.DENOISE, *TORCH)
     assert peak == pytest.approx(measured, rel=0.02)  # the issue asks for 10 %
+
+
+@pytest.mark.parametrize(
+    ("parallel", "measured"),
+    [
+        # bench/results/parallel-2.json: 124 and 209 frames of 1344x768 over two H200s
+        ({"exchange": Exchange.PACKED}, (41.14, 42.94)),
+        ({"exchange": Exchange.OVERLAPPED}, (41.37, 43.34)),
+        ({}, (40.57, 41.99)),
+        # Rooms that GPUs map from each other are not in torch's count: 16 * 38,010 or 63,492 * 7168 / 2 bytes
+        ({"exchange": Exchange.MAPPED}, (40.19 + 2.03, 41.36 + 3.39)),
+        ({"exchange": Exchange.PACKED, "fsdp": True}, (24.68, 26.49)),
+        ({"ulysses_degree": 1, "tensor_parallel_size": 2}, (22.69, 24.15)),
+    ],
+    ids=str,
+)
+def test_two_ranks_peak_as_measured(parallel, measured):
+    preset = dataclasses.replace(ONE, world_size=2, parallel=Parallel(**{"ulysses_degree": 2, **parallel}))
+    for frames, gib in zip((124, 209), measured, strict=True):
+        peak = part(place(H200, preset, shape(1344, 768, frames), SIZE), Stage.DENOISE, *TORCH)
+        assert peak == pytest.approx(gib, rel=0.03)  # the issue asks for 10 %
 
 
 @pytest.mark.parametrize(("timesteps", "gib"), [(2, 0.89), (3, 1.33), (4, 1.77)])

@@ -5,36 +5,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import StrEnum
 
 import torch
 from torch import Tensor, nn
 
 from backend.errors import Unavailable
+from backend.presets import Exchange
 from backend.runtime.block import BlockWeights, Kernels, Rope, fuse
-from backend.runtime.parallel import fsdp, overlap, tensor_parallel, ulysses
-from backend.runtime.parallel.group import Groups
+from backend.runtime.parallel import fsdp, mapped, overlap, tensor_parallel, ulysses
+from backend.runtime.parallel.group import Group, Groups
 from backend.runtime.parallel.rows import AllRows, PartOfRows
 
 
-class Exchange(StrEnum):
-    """How ranks that share rows come to share heads for attention."""
+def settled(wanted: Exchange, group: Group, device: torch.device, notify: Callable[[str], None]) -> Exchange:
+    """`wanted`, or what stands in for it where mapped memory does not work here, said through `notify`; a collective.
 
-    PACKED = "packed"  # one exchange before attention and one after it
-    GATHERED = "gathered"  # rows are gathered instead of queries, keys and values exchanged (`ulysses.gathered`)
-    OVERLAPPED = "overlapped"  # exchanges beside products and attention, by collectives (`overlap`)
-    MAPPED = "mapped"  # the same by copy engines, among GPUs of one host that reach each other's memory
-
-
-DEFAULT = Exchange.PACKED  # to be decided by bench.parallel, which measures all four
+    The same on all ranks of `group`. Raises Unavailable where a trial left a GPU waiting.
+    """
+    if wanted is not Exchange.MAPPED or group.size == 1:
+        return wanted
+    reason = mapped.why_not(group, device)
+    if reason is None:
+        return wanted
+    instead = Exchange.GATHERED if group.size == 2 else Exchange.OVERLAPPED
+    notify(f"Exchanging rows over {group.size} ranks is {instead} instead of mapped: {reason}.")
+    return instead
 
 
 class OneRank:
     """The whole trunk on this rank."""
 
     several = False
+    exchange: Exchange | None = None  # how rows are exchanged, where they are shared
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
         """What this rank holds of the transformer's parameter `name`, for a loader; `take` accepts what was cut."""
@@ -66,14 +70,16 @@ class OneRank:
 class SharedTrunk(OneRank):
     """The trunk over the groups of a fleet: rows by Ulysses, heads and channels by tensor parallelism, weights by FSDP.
 
-    What `exchange` needs and these ranks lack (an even number of heads, memory that they reach) is done without.
+    exchange: how, as `settled` found it; where it needs an even number of heads and there is none, packed, said through
+    `notify`.
     """
 
     several = True
 
-    def __init__(self, groups: Groups, exchange: Exchange = DEFAULT) -> None:
+    def __init__(self, groups: Groups, exchange: Exchange, notify: Callable[[str], None]) -> None:
         self._groups = groups
-        self._exchange = exchange
+        self._notify = notify
+        self.exchange = exchange if groups.ulysses.size > 1 else None
         self._travel: overlap.Travel | None = None
         self._sharded: fsdp.ShardedBlocks | None = None
 
@@ -92,8 +98,9 @@ class SharedTrunk(OneRank):
                 f"parallel: ulysses_degree={ulysses_degree} times tensor_parallel_size={tensor.size} must divide the "
                 f"{heads} heads of this checkpoint"
             )
-        if self._exchange in (Exchange.OVERLAPPED, Exchange.MAPPED) and heads // tensor.size % 2:
-            self._exchange = Exchange.PACKED
+        if self.exchange in (Exchange.OVERLAPPED, Exchange.MAPPED) and heads // tensor.size % 2:
+            self._notify(f"Exchanging rows is packed instead of {self.exchange}: {heads // tensor.size} heads are odd.")
+            self.exchange = Exchange.PACKED
         if tensor.size > 1:
             tensor_parallel.take(model, tensor)
         if self._groups.weights.size > 1:
@@ -129,9 +136,9 @@ class SharedTrunk(OneRank):
             return shared
         # For modules that are called one by one, whichever way fused blocks take.
         shared.attention = ulysses.exchanged(kernels.attention, group, rows.count)
-        if self._exchange is Exchange.GATHERED:
+        if self.exchange is Exchange.GATHERED:
             shared.attend, shared.compiled = ulysses.gathered(kernels.attention, group, rows.count), None
-        elif self._exchange is not Exchange.PACKED:
+        elif self.exchange is not Exchange.PACKED:
             travel = self._travelling(rows.device)
             shared.attend = overlap.overlapped(kernels.attention, group, rows.count, travel)
             shared.compiled = None
@@ -140,14 +147,16 @@ class SharedTrunk(OneRank):
     def _travelling(self, device: torch.device) -> overlap.Travel:
         if self._travel is None:
             group = self._groups.ulysses
-            mapped = self._exchange is Exchange.MAPPED and overlap.reach(group, device)
-            self._travel = overlap.MappedTravel(group, device) if mapped else overlap.CollectiveTravel(group)
+            if self.exchange is Exchange.MAPPED:
+                self._travel = mapped.MappedTravel(group, device)
+            else:
+                self._travel = overlap.CollectiveTravel(group)
         return self._travel
 
     def rope(self, table: Rope, rows: AllRows) -> Rope:
         """See `OneRank`; with gathered rows the whole table, dead rows included."""
         cos, sin = table
-        if self._exchange is Exchange.GATHERED and self._groups.ulysses.size > 1:
+        if self.exchange is Exchange.GATHERED and self._groups.ulysses.size > 1:
             dead = rows.local * self._groups.ulysses.size - rows.count
             return torch.cat([cos, cos.new_zeros((dead, cos.shape[1]))]), torch.cat(
                 [sin, sin.new_zeros((dead, sin.shape[1]))]

@@ -18,12 +18,17 @@ CONDITIONER, TRANSFORMERS = "text_encoder", ("transformer", "transformer_ref")
 
 
 class Sharing:
-    """How one rank takes part. With several ranks each makes one, after joining: it is a collective."""
+    """How one rank takes part. With several ranks each makes one, after joining: it is a collective.
 
-    def __init__(self, setup: Setup) -> None:
+    Raises Unavailable where a trial of the exchange left a GPU waiting. `notify` is told of what stands in for it.
+    """
+
+    def __init__(self, setup: Setup, device: torch.device, notify: Callable[[str], None]) -> None:
         self.groups = group.form(setup.rank, setup.world_size, setup.parallel)
-        several = max(self.groups.ulysses.size, self.groups.tensor.size) > 1
-        self.trunk = ranks.SharedTrunk(self.groups) if several else ranks.OneRank()
+        self.trunk: ranks.OneRank = ranks.OneRank()
+        if max(self.groups.ulysses.size, self.groups.tensor.size) > 1:
+            exchange = ranks.settled(setup.parallel.wanted_exchange, self.groups.ulysses, device, notify)
+            self.trunk = ranks.SharedTrunk(self.groups, exchange, notify)
         self.helps_decode = setup.world_size > 1 and setup.parallel.vae_tile_parallel
         self.tiles = vae.TileShare(self.groups.world if self.helps_decode else group.alone())
         self._dtype: torch.dtype = getattr(torch, setup.dtype.value)
@@ -62,6 +67,7 @@ class Sharing:
         return {
             "world_size": groups.world.size,
             "ulysses": {"degree": groups.ulysses.size, "rank": groups.ulysses.rank},
+            "exchange": self.trunk.exchange,
             "tensor_parallel": {"size": groups.tensor.size, "rank": groups.tensor.rank},
             "fsdp": self._fsdp,
             "encodes": groups.conditioner is not None or not self._told,

@@ -3,13 +3,13 @@
 import torch
 from diffusers import MiniMaxH3Transformer3DModel
 
-from backend.presets import Parallel
+from backend.presets import Exchange, Parallel
 from backend.runtime import adaln_tables
 from backend.runtime.attention import choose
 from backend.runtime.block import Kernels, compile_block
 from backend.runtime.ops import TorchOps
 from backend.runtime.parallel.group import form
-from backend.runtime.parallel.ranks import Exchange, OneRank, SharedTrunk
+from backend.runtime.parallel.ranks import OneRank, SharedTrunk, settled
 from backend.runtime.transformer import FastTransformer
 from bench.models import TINY_TRANSFORMER, on_meta, random_weights
 
@@ -68,11 +68,11 @@ def cut_model(config):
 def trunk(rank, size, parallel, config, options):
     """Outputs (video, audio) of both steps, in order, as numpy."""
     model = small_model(config)
-    ranks = OneRank()
+    ranks, notices, done_without = OneRank(), [], []
     if size > 1:
         groups = form(rank, size, Parallel(**parallel))
-        ranks = SharedTrunk(groups, Exchange(options.get("exchange", "packed")))
-    notices = []
+        wanted = Exchange(options.get("exchange", "packed"))
+        ranks = SharedTrunk(groups, settled(wanted, groups.ulysses, CPU, done_without.append), done_without.append)
     kernels = Kernels(
         choose(CPU, torch.float32, options.get("attention", "sdpa"), config["attention_head_dim"]),
         TorchOps(),
@@ -92,6 +92,7 @@ def trunk(rank, size, parallel, config, options):
         video, audio = fast(**case, return_dict=False)
         results += [video.numpy(), audio.numpy()]
     assert not notices, notices
+    assert len(done_without) == options.get("done_without", 0), done_without
     held = sum(
         each.numel() for name, each in model.transformer_blocks.named_parameters() if "attn.to" in name or "ff" in name
     )

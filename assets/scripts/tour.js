@@ -96,7 +96,7 @@
       event.preventDefault();
       event.stopPropagation();
     });
-    (document.querySelector('.gradio-container') || document.body).append(ring, box);
+    (document.querySelector('.gradio-container .contain') || document.body).append(ring, box);
     addEventListener('resize', settle);
     document.addEventListener('scroll', settle, true);
     requestAnimationFrame(() => box && show(0, !typing()));

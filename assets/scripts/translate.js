@@ -1,7 +1,8 @@
 // The page in another language: English text of labels and sentences is replaced in the browser, by assets/locales/<language>.json.
 //
-// A locale maps English to its translation; `{}` in a key stands for anything and comes back, in order, as `{1}`, `{2}`, ...
-// as it is, or as `{~1}` after it was looked up itself. Facts joined by ` · ` are looked up one by one.
+// A locale maps English to its translation; in a key `{#}` stands for a number, with its unit or not, and `{}` for anything.
+// They come back, in order, as `{1}`, `{2}`, ... as they are, or as `{~1}` after they were looked up themselves.
+// Facts joined by ` · ` or `; ` are looked up one by one.
 // What people wrote themselves (translate="no", fields, code) is left alone. Without an entry a text stays English.
 // Gradio's few own texts are in the browser's language from the start: en.json turns them back where English is chosen.
 (() => {
@@ -10,7 +11,9 @@
   const MARKED = ATTRIBUTES.map((name) => `[${name}]`).join(',');
   const LEFT_ALONE = '[translate="no"], script, style, textarea, input, pre, code, svg';
   const KEY = 'h3-language';
-  const JOINT = ' · ';
+  const JOINTS = [' · ', '; '];
+  const ANYTHING = '(.+?)';
+  const NUMBER = '([+−-]?\\d[\\d.,:]*(?: (?:s|min|h|[KMGT]i?B|B|px|dB|%)(?: \\d+ (?:s|min))?)?)';
   const LONGEST = 900; // characters that are compared with patterns; nothing the page itself says is longer
   const REMEMBERED = 4000; // texts; figures that change with every step would fill it for ever
 
@@ -31,19 +34,19 @@
   };
 
   const escaped = (part) => part.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
-  const fixed = (key) => key.replaceAll('{}', '').length;
+  const HOLE = /\{#?\}/;
+  const said = (key) => key.split(HOLE).join('').length;
   const compiled = (entries) =>
     Object.entries(entries)
-      .filter(([key]) => key.includes('{}'))
-      .sort(([a], [b]) => fixed(b) - fixed(a)) // the more a key says itself, the better it fits
+      .filter(([key]) => HOLE.test(key))
+      .sort(([a], [b]) => said(b) - said(a)) // the more a key says itself, the better it fits
       .map(([key, to]) => {
-        const parts = key.split('{}');
-        const longest = parts.reduce((a, b) => (b.length > a.length ? b : a));
-        return { longest, form: new RegExp(`^${parts.map(escaped).join('(.+?)')}$`, 's'), to };
+        const longest = key.split(HOLE).reduce((a, b) => (b.length > a.length ? b : a));
+        const parts = key.split(/(\{#?\})/).map((part) => ({ '{}': ANYTHING, '{#}': NUMBER })[part] ?? escaped(part));
+        return { longest, form: new RegExp(`^${parts.join('')}$`, 's'), to };
       });
 
-  const find = (core) => {
-    if (Object.hasOwn(texts, core)) return texts[core];
+  const matched = (core) => {
     if (core.length > LONGEST) return null;
     for (const { longest, form, to } of patterns) {
       const match = core.includes(longest) && core.match(form);
@@ -56,14 +59,17 @@
     return null;
   };
 
+  const inParts = (core, joint) => {
+    const parts = core.split(joint).map((part) => [part, look(part)]);
+    return parts.some(([, to]) => to !== null) ? parts.map(([part, to]) => to ?? part).join(joint) : null;
+  };
+
   const look = (core) => {
     if (!worth.test(core)) return null;
     if (known.has(core)) return known.get(core);
-    let found = find(core);
-    if (found === null && core.includes(JOINT)) {
-      const parts = core.split(JOINT).map((part) => [part, look(part)]);
-      if (parts.some(([, to]) => to !== null)) found = parts.map(([part, to]) => to ?? part).join(JOINT);
-    }
+    let found = Object.hasOwn(texts, core) ? texts[core] : null;
+    if (found === null) found = matched(core);
+    for (const joint of JOINTS) if (found === null && core.includes(joint)) found = inParts(core, joint);
     if (known.size > REMEMBERED) known.clear();
     known.set(core, found);
     return found;

@@ -26,6 +26,7 @@ class EngineName(StrEnum):
 
     NATIVE = "native"
     STUB = "stub"
+    REMOTE = "remote"  # a server elsewhere
 
 
 class Device(StrEnum):

@@ -9,6 +9,7 @@ import os
 import uuid
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 COMMAND_FOLDER = "command-"  # begins the names of folders that commands keep their one job in
 
@@ -23,6 +24,19 @@ class WriterSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteSettings:
+    """A server elsewhere that makes the videos. `token` is a bearer token, or USER:PASSWORD where it holds a colon."""
+
+    url: str  # such as https://gpu.example.com:7860
+    token: str = field(default="", repr=False)
+
+    @property
+    def host(self) -> str:
+        """The machine, without the rest of the address."""
+        return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Paths of one installation. `data_dir` holds everything the program writes."""
 
@@ -31,6 +45,7 @@ class Settings:
     state_dir: Path | None = None  # jobs and their database, when not in data_dir
     gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, in this order; () means all that are visible
     writer: WriterSettings | None = None
+    remote: RemoteSettings | None = None
 
     def with_gpus(self, gpus: tuple[str, ...]) -> Settings:
         """The same settings limited to some GPUs, by index or UUID."""
@@ -93,7 +108,14 @@ def from_environment(
         data_dir=Path(chosen).expanduser().resolve(),
         checkpoint=checkpoint or os.environ.get("H3_CHECKPOINT") or None,
         gpus=gpus,
+        remote=remote_settings(),
     )
+
+
+def remote_settings() -> RemoteSettings | None:
+    """The server elsewhere from H3_REMOTE_URL and H3_REMOTE_TOKEN; None without an address."""
+    address = os.environ.get("H3_REMOTE_URL", "").strip()
+    return RemoteSettings(url=address, token=os.environ.get("H3_REMOTE_TOKEN", "").strip()) if address else None
 
 
 def writer_settings(base_url: str | None = None, model: str | None = None) -> WriterSettings | None:

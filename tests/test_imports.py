@@ -33,7 +33,7 @@ ARROWS = {
     },
     "backend.http": {"backend.api", "backend.jobs.records", "backend.media"},
     "backend.jobs": {"backend.engines", "backend.media", "backend.checkpoints", "backend.hardware"},
-    "backend.engines": {"backend.process", "backend.hardware"},
+    "backend.engines": {"backend.process", "backend.hardware", "backend.media"},
     "backend.hardware": {"backend.checkpoints"},
     "backend.process": set(),
     "backend.media": set(),

@@ -125,7 +125,7 @@ def choose(
     if name is not None:
         preset = pick(dict(presets), name)
         return _spread(preset, f"{name} was asked for by name.", hardware, fleets)
-    offered = [preset for preset in presets.values() if preset.engine is not EngineName.STUB]
+    offered = [preset for preset in presets.values() if preset.engine is EngineName.NATIVE]
     wanted = fleets or 1
 
     def blocked(preset: HardwarePreset) -> str | None:

@@ -20,6 +20,7 @@ from backend.settings import Settings
 if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
 
+REMOTE = "remote"  # presets/hardware/remote.toml
 FRESH_S = 10.0  # one look at the machine serves a page that asks for everything at once
 
 
@@ -31,7 +32,11 @@ class Machine:
         self.services = services
         self.presets = preset_files.hardware_presets()
         self._looked = (-FRESH_S, probe(settings.data_dir, settings.gpus))
-        self.choice: Choice = choose(self.presets, self.hardware(), self._checkpoint_lack, preset, fleets)
+        elsewhere = REMOTE if preset is None and settings.remote is not None else preset
+        self.choice: Choice = choose(self.presets, self.hardware(), self._checkpoint_lack, elsewhere, fleets)
+        if settings.remote is not None and preset is None:
+            reason = f"H3_REMOTE_URL is set: the server at {settings.remote.host} makes the videos."
+            self.choice = dataclasses.replace(self.choice, reason=reason)
 
     def offered(self) -> tuple[HardwarePreset, ...]:
         """The presets for people; the stub's are for tests."""
@@ -70,6 +75,8 @@ class Machine:
 
     def _checkpoint_lack(self, preset: HardwarePreset) -> str | None:
         """Why a preset's checkpoint cannot be loaded, or None; the tiny one is made on first use."""
+        if preset.engine is EngineName.REMOTE:
+            return None if self.settings.remote is not None else "needs the address of a server in H3_REMOTE_URL"
         try:
             checkpoint = self.checkpoint(preset)
         except CheckpointError as error:

@@ -15,7 +15,7 @@ from backend import codec, limits
 from backend.errors import H3Error, Problem
 from backend.events import StageFinished
 from backend.hardware.choose import Choice
-from backend.hardware.forecast import FinishedJob, Forecast, Question, forecast
+from backend.hardware.forecast import FinishedJob, Forecast, Question, StageTime, forecast
 from backend.hardware.machine_view import Judge, MachineView, machine_view
 from backend.hardware.model_size import ModelSize, size_of
 from backend.hardware.placement import Part, place
@@ -31,6 +31,7 @@ from backend.presets import Dtype, EngineName, HardwarePreset
 from backend.settings import Settings
 from backend.types import GenerationRequest, Geometry, JobId, MediaReport, Sampling, Stage, Task
 
+ELSEWHERE = (EngineName.STUB, EngineName.REMOTE)  # what they need is not this machine's
 LOOKED_AT = 40  # newest finished jobs that are searched for ones on the same preset
 RECENT = 5
 
@@ -56,11 +57,17 @@ class Outlook:
 
     def forecast(self, plan: Plan, preset: HardwarePreset) -> Forecast:
         """What a planned request will cost on `preset`. Raises CheckpointError where its checkpoint is not known."""
-        return forecast(self._sight.hardware(), self._question(plan, preset, asked=True))
+        question = self._question(plan, preset, asked=True)
+        made = forecast(self._sight.hardware(), question)
+        if preset.engine is not EngineName.REMOTE or question.history:
+            return made
+        unknown = "the server's own; known here once it has made one"
+        times = tuple(StageTime(stage=time.stage, seconds=0.0, basis=unknown) for time in made.times)
+        return dataclasses.replace(made, times=times, step_s=0.0, refusal=None)
 
     def refusal(self, plan: Plan, preset: HardwarePreset) -> Problem | None:
         """Why a planned request cannot run on `preset`, with the nearest change that can, or None."""
-        if preset.engine is EngineName.STUB:
+        if preset.engine in ELSEWHERE:
             return None
         question = self._question(plan, preset, asked=False)
         if place(self._sight.hardware(), preset, question.shape, question.size).lacks is None:
@@ -108,7 +115,7 @@ class Outlook:
     def _memory(self, slot: EngineSlot, job: JobId | None) -> dict[int, dict[Stage | None, tuple[Part, ...]]]:
         """Planned memory by rank and stage of the job that runs in `slot`."""
         preset = slot.preset
-        if job is None or preset is None or preset.engine is EngineName.STUB:
+        if job is None or preset is None or preset.engine in ELSEWHERE:
             return {}
         try:
             request = self._sight.store.get(job).request
@@ -144,6 +151,8 @@ class Outlook:
 
     def _model(self, preset: HardwarePreset, task: Task) -> tuple[ModelSize, Geometry]:
         checkpoint = self._sight.services.find_checkpoint(preset, self._sight.settings)
+        if preset.engine is EngineName.REMOTE:
+            return TINY, checkpoint.geometry  # next to nothing is held here
         itemsize = 4 if preset.dtype is Dtype.FLOAT32 else 2
         folder = checkpoint.folder
         both = ("transformer", "transformer_ref")

@@ -64,10 +64,11 @@ def find_checkpoint(preset: HardwarePreset, settings: Settings) -> Checkpoint:
 
 
 def ensure_checkpoint(preset: HardwarePreset, settings: Settings, tell: Tell) -> Path:
-    """The folder of a preset's checkpoint, complete; for the stub, the line of settings it takes instead."""
+    """The folder of a preset's checkpoint, complete; for the stub, the line of settings it takes instead, and for a
+    server elsewhere, which has its own, only the name."""
     from backend.checkpoints import catalog
 
-    if preset.engine is EngineName.STUB:
+    if preset.engine in (EngineName.STUB, EngineName.REMOTE):
         return Path(preset.checkpoint)
     with _ensuring:
         return catalog.ensure(checkpoint_name(preset, settings), settings, tell)
@@ -87,6 +88,10 @@ def build_engine(preset: HardwarePreset, checkpoint: Path, settings: Settings) -
         from backend.engines.stub import StubEngine
 
         return StubEngine(preset, checkpoint, settings)
+    if preset.engine is EngineName.REMOTE:
+        from backend.engines.remote import RemoteEngine
+
+        return RemoteEngine(preset, checkpoint, settings)
     from backend.engines.native import NativeEngine
 
     return NativeEngine(preset, checkpoint, settings)

@@ -50,13 +50,19 @@ def top_level(file: BinaryIO) -> list[Box]:
 def put_index_first(source: BinaryIO, target: BinaryIO, metadata: Mapping[str, str]) -> None:
     """Copy an MP4 from `source` to `target` as ftyp, moov (with `metadata`), mdat, so that playing starts at once.
 
-    `metadata` keys are those of `ATOMS`. Raises ValueError for an unknown key or a file without index or media.
+    Metadata that it held before are left out. `metadata` keys are those of `ATOMS`. Raises ValueError for an unknown
+    key or a file without index or media.
     """
     boxes = {box.kind: box for box in top_level(source)}
     missing = [kind.decode() for kind in (b"ftyp", b"moov", b"mdat") if kind not in boxes]
     if missing:
         raise ValueError(f"not a complete MP4: no {', '.join(missing)} box")
-    index = bytearray(_read(source, boxes[b"moov"]))
+    moov = _read(source, boxes[b"moov"])
+    head = boxes[b"moov"].header
+    children = _children(moov, head, len(moov))
+    index = bytearray(struct.pack(">I4s", 0, b"moov"))
+    for box in children:
+        index += moov[box.start : box.start + box.size] if box.kind != b"udta" else b""
     index += _user_data(metadata)
     struct.pack_into(">I", index, 0, len(index))
     media = boxes[b"mdat"]

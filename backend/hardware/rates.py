@@ -66,8 +66,8 @@ PREPARE_S, CHILD_S, PREPARE_PX_S = 0.02, 0.8, 2e-8  # a folder; a child that dec
 class Fitted:
     """Seconds of stages beside the forwards on the card they were measured on: `python -m bench.fit` writes them.
 
-    `encode_s`: a prompt; `encode_row_s`: each row the conditioner reads, beyond its own products, as it takes to prepare
-    and see pictures; `encode_px_s`: a pixel the VAE encodes; `tile_s`: one VAE tile of one chunk;
+    `encode_s`: a prompt; `encode_row_s`: each row the conditioner reads, beyond its own products (pictures are prepared
+    and seen); `encode_px_s`: a pixel the VAE encodes; `tile_s`: one VAE tile of one chunk;
     `rest_px_s`: what a pixel of the clip costs in sound, copies to the host and H.264 beyond that.
     """
 

@@ -22,7 +22,7 @@ SHARE_OF_FREE = 0.85  # of free memory; the rest absorbs the allocator's roundin
 
 
 class DecodeOutOfMemory(H3Error):
-    """Not even one tile fits; says how much memory one needs and how much is free."""
+    """Not even one tile, or not the canvas, fits; says how much memory that needs and how much is free."""
 
 
 class TileDecoder:
@@ -53,7 +53,11 @@ class TileDecoder:
         if decoded is None:
             raise RuntimeError("only rank 0 puts tiles together; the others help")
         count = layout.rows * layout.columns
-        return [layout.stitch(vae, decoded[start : start + count]) for start in range(0, len(decoded), count)]
+        whole = []
+        while decoded:
+            tiles, decoded = decoded[:count], decoded[count:]
+            whole.append(self._together(vae, layout, tiles))
+        return whole
 
     @torch.no_grad()
     def help_clips(self, vae: Any, clips: Sequence[Tensor]) -> None:
@@ -64,6 +68,22 @@ class TileDecoder:
     def _shared(self, vae: Any, layout: _Layout, clips: Sequence[Tensor]) -> list[Tensor] | None:
         tiles = torch.cat([tile for clip in clips for tile in layout.cut(clip)])
         return self._share.collect(self._in_stacks(vae, self._share.mine(tiles)), tiles.shape[0])
+
+    def _together(self, vae: Any, layout: _Layout, tiles: list[Tensor]) -> Tensor:
+        """`tiles` blended into one clip: on their device, or in host memory where that has no room beside them."""
+        device = tiles[0].device
+        try:
+            return layout.stitch(vae, tiles)
+        except torch.OutOfMemoryError:
+            self._notify("Not enough GPU memory to put VAE tiles together there: done in host memory, which is slower.")
+        # Outside the handler, as in `_in_stacks`. Only this list holds the tiles: they leave the GPU.
+        for place, tile in enumerate(tiles):
+            tiles[place] = tile.cpu()
+        torch.cuda.empty_cache()
+        try:
+            return layout.stitch(vae, tiles).to(device)
+        except torch.OutOfMemoryError:
+            raise DecodeOutOfMemory(_no_canvas(tiles, device)) from None
 
     def _in_stacks(self, vae: Any, tiles: Tensor) -> list[Tensor]:
         """Each tile decoded, (1, 3, frames, height, width); one at a time where nothing more fits."""
@@ -149,6 +169,14 @@ def _too_small(vae: Any, tiles: Tensor) -> str:
     need, free = bytes_per_tile(vae, tiles) / 2**30, (free_bytes(tiles.device) or 0) / 2**30
     return (
         f"decoding: one VAE tile needs about {need:.1f} GiB and {free:.1f} GiB are free on the GPU; "
+        "use a preset with component offload, or close what else uses the GPU"
+    )
+
+
+def _no_canvas(tiles: list[Tensor], device: torch.device) -> str:
+    need, free = sum(tile.nbytes for tile in tiles) / 2**30, (free_bytes(device) or 0) / 2**30
+    return (
+        f"decoding: the canvas of a clip's tiles needs about {need:.1f} GiB and {free:.1f} GiB are free on the GPU; "
         "use a preset with component offload, or close what else uses the GPU"
     )
 

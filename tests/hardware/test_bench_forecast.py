@@ -56,7 +56,8 @@ def test_a_fit_finds_the_constants_that_made_its_measurements():
     content = {"environment": {"device": "NVIDIA H200", "date": "today"}, "rows": rows}
     found, compared = fit.fit(content, "x.json")
     for name, value in (
-        ("encode_s", 0.4), ("encode_row_s", 2e-4), ("encode_px_s", 5e-8), ("tile_s", 0.02), ("rest_px_s", 3e-9), ("mux_s", 0.1)
+        ("encode_s", 0.4), ("encode_row_s", 2e-4), ("encode_px_s", 5e-8),
+        ("tile_s", 0.02), ("rest_px_s", 3e-9), ("mux_s", 0.1)
     ):  # fmt: skip
         assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
     assert all(row["ratio"] == pytest.approx(1, abs=0.002) for row in compared)

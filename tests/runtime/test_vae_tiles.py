@@ -68,6 +68,31 @@ def test_when_not_one_tile_fits_the_error_says_what_would(vae):
         TileDecoder(0, lambda _: None).decode_clip(vae, torch.randn(1, 24, 2, 18, 30))
 
 
+def test_tiles_without_room_for_their_canvas_are_put_together_in_host_memory(vae, monkeypatch):
+    clips = [torch.randn(1, 24, 2, 18, 30) for _ in range(2)]
+    expected = [vae._decode_clip(clip) for clip in clips]
+    stitch, calls, said = type(vae)._stitch_tiles, [], []
+
+    def cramped(self, tiles, *overlaps):
+        calls.append(tiles)
+        if len(calls) in fails:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return stitch(self, tiles, *overlaps)
+
+    monkeypatch.setattr(type(vae), "_stitch_tiles", cramped)
+    fails = {1}
+    got = TileDecoder(0, said.append).decode_clips(vae, clips)
+    assert all(torch.equal(mine, one) for mine, one in zip(got, expected, strict=True))
+    assert len(calls) == 3
+    assert said == ["Not enough GPU memory to put VAE tiles together there: done in host memory, which is slower."]
+    calls.clear()
+    fails = {1, 2}
+    with pytest.raises(
+        DecodeOutOfMemory, match=r"the canvas of a clip's tiles needs about .* free on the GPU.*offload"
+    ):
+        TileDecoder(0, said.append).decode_clips(vae, clips)
+
+
 def test_a_released_tile_needs_about_what_was_measured():
     """118 MB of activations for 1797 tokens of width 2048 (28 tiles in 3.6 GiB on an H200), pixels on top."""
     vae = models.on_meta(type(models.vae(CPU, torch.float32, tiny=True)))

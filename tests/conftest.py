@@ -27,3 +27,21 @@ def tiny_checkpoint() -> Path:
     if not (folder / "modular_model_index.json").is_file():
         subprocess.run(command, cwd=ROOT, check=True, timeout=180, capture_output=True)
     return folder
+
+
+@pytest.fixture
+def world():
+    """What the fake engines of a test share; a file that wants another pace has a `world` of its own."""
+    from job_fakes import World
+
+    return World()
+
+
+@pytest.fixture
+def backend(tmp_path, world):
+    """A backend over an empty data folder whose engines and media are fakes."""
+    from job_fakes import open_backend
+
+    backend = open_backend(tmp_path / "data", world)
+    yield backend
+    backend.close()

@@ -17,18 +17,6 @@ from backend.types import Adapter, GenerationRequest, Reference, ReferenceKind, 
 
 
 @pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def backend(tmp_path, world):
-    backend = open_backend(tmp_path / "data", world)
-    yield backend
-    backend.close()
-
-
-@pytest.fixture
 def media(tmp_path):
     def make(name, content=b"content"):
         path = tmp_path / name

@@ -5,7 +5,7 @@ import time
 
 import pytest
 from fastapi import FastAPI
-from job_fakes import World, open_backend, request, wait_until
+from job_fakes import World, request, wait_until
 from starlette.testclient import TestClient
 
 from backend.events import StepDone
@@ -16,13 +16,6 @@ from h3ui import watch
 @pytest.fixture
 def world():
     return World(steps=1000, step_s=0.1)
-
-
-@pytest.fixture
-def backend(tmp_path, world):
-    backend = open_backend(tmp_path / "data", world)
-    yield backend
-    backend.close()
 
 
 def test_fifty_tabs_see_a_step_within_a_second_while_two_hundred_jobs_wait(backend, world, capsys):

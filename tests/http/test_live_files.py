@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fastapi import FastAPI
-from job_fakes import World, open_backend, request, wait_until
+from job_fakes import World, request, wait_until
 from starlette.testclient import TestClient
 
 from backend.api import JobState
@@ -19,13 +19,6 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
 @pytest.fixture
 def world():
     return World(steps=1)
-
-
-@pytest.fixture
-def backend(tmp_path, world):
-    backend = open_backend(tmp_path / "data", world)
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

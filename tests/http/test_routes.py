@@ -6,7 +6,7 @@ import time
 
 import pytest
 from fastapi import FastAPI
-from job_fakes import World, open_backend, request, wait_until
+from job_fakes import request, wait_until
 from starlette.testclient import TestClient
 
 from backend.api import ADMIN
@@ -20,18 +20,6 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
 def owner_of(http_request):
     """The name in X-Owner, nobody without one: stands for a login."""
     return http_request.headers.get("x-owner")
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def backend(tmp_path, world):
-    backend = open_backend(tmp_path / "data", world)
-    yield backend
-    backend.close()
 
 
 @pytest.fixture

@@ -8,25 +8,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from job_fakes import World, open_backend, request, wait_until
+from job_fakes import open_backend, request, wait_until
 from test_with_processes import ask, end_of, open_stub
 
 from backend.api import ADMIN, JobState
 from backend.errors import H3Error
 from backend.events import TERMINAL, Failed, Succeeded
 from backend.jobs import artifacts
-
-
-@pytest.fixture
-def world():
-    return World()
-
-
-@pytest.fixture
-def backend(tmp_path, world):
-    backend = open_backend(tmp_path / "data", world)
-    yield backend
-    backend.close()
 
 
 @pytest.mark.parametrize("damage", ["pages", "header"])

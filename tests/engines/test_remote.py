@@ -38,19 +38,27 @@ ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "ann:very-secret-word"
 SAMPLING = Sampling(num_frames=107, width=64, height=64, num_inference_steps=4, seed=7)
 SERVER = """
-import sys, threading
+import sys
 from pathlib import Path
+import backend.engines.stub
 from backend.api import Backend
 from backend.settings import Settings
-from backend.jobs.services import real_services
-import backend.engines.stub, dataclasses
 port, folder, checkpoint = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 def stub(preset, _, settings):
     return backend.engines.stub.StubEngine(preset, Path(checkpoint), settings)
 settings = Settings(data_dir=folder)
 program = Backend(settings, preset="tiny-cpu", engine_factory=stub)
-from h3ui.serve import ServeOptions, serve
-serve(program, settings, ServeOptions(port=port, auth=(("ann", "very-secret-word"),)), print)
+import uvicorn
+from fastapi import FastAPI
+from backend.http.login import login
+from backend.http.routes import routers
+app = FastAPI()
+for router in routers(program, login((("ann", "very-secret-word"),))):
+    app.include_router(router)
+try:
+    uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
+finally:
+    program.close()
 """
 
 

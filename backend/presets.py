@@ -223,6 +223,11 @@ def _check_parallel(name: str, preset: HardwarePreset) -> None:
             f"{file}: parallel.conditioner_tensor_parallel={readers}: must be one of {CONDITIONER_DEGREES}, "
             f"and no more than world_size={preset.world_size}"
         )
+    if preset.parallel.exchange is not Exchange.AUTO and degree == 1:
+        exchange = preset.parallel.exchange
+        raise PresetError(
+            f"{file}: parallel.exchange={exchange}: needs an ulysses_degree over 1, whose ranks share rows"
+        )
     if preset.parallel.fsdp and degree == 1:
         raise PresetError(f"{file}: parallel.fsdp=true: needs an ulysses_degree over 1, whose ranks hold the shards")
     if preset.parallel.fsdp and not preset.runtime.fused_block:

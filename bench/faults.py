@@ -21,7 +21,7 @@ from typing import Any
 from backend.engines.native import NativeEngine
 from backend.events import TERMINAL, Cancelled, Event, Failed, StageFinished, StageStarted, StepDone, Succeeded
 from backend.hardware.probe import probe
-from backend.presets import Deadlines, Device, Dtype, HardwarePreset, Parallel
+from backend.presets import Deadlines, Device, Dtype, Exchange, HardwarePreset, Parallel
 from backend.settings import Settings
 from backend.types import GenerationRequest, JobId, PreparedMedia, Render, Sampling, Stage
 
@@ -46,7 +46,7 @@ class _Faults:
             device=Device.CUDA if cuda else Device.CPU,
             dtype=Dtype.BFLOAT16 if cuda else Dtype.FLOAT32,
             world_size=size,
-            parallel=Parallel(ulysses_degree=size, fsdp=options.fsdp),
+            parallel=Parallel(ulysses_degree=size, fsdp=options.fsdp, exchange=Exchange(options.exchange)),
             deadlines=Deadlines(start_s=90, load_s=120),
         )
         self._engine = NativeEngine(preset, options.checkpoint, Settings(data_dir=folder / "data"))
@@ -57,6 +57,7 @@ class _Faults:
             "device": [gpu.name for gpu in probe().gpus] if cuda else "cpu",
             "collectives": "nccl" if cuda else "gloo",
             "fsdp": options.fsdp,
+            "exchange": options.exchange,
             "limits": LIMITS,
             "free_gib_before": self._free,
         }
@@ -192,6 +193,7 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="two ranks on the CPU, over gloo")
     parser.add_argument("--ranks", type=int, default=0, help="default: every GPU, or 2 on a CPU")
     parser.add_argument("--fsdp", action="store_true", help="with weights in shards")
+    parser.add_argument("--exchange", choices=[each.value for each in Exchange], default="auto", help="of rows")
     parser.add_argument("--checkpoint", type=Path, default=None, help="default: the tiny one, built here")
     parser.add_argument("--out", type=Path, required=True, help="folder for the JSON")
     options = parser.parse_args()

@@ -39,6 +39,8 @@ def test_shipped_presets_load():
             r"odd\.toml.*conditioner_tensor_parallel=3",
         ),
         ("[parallel]\nfsdp = true\n", r"odd\.toml.*fsdp=true: needs an ulysses_degree over 1"),
+        ('[parallel]\nexchange = "fast"\n', r"odd\.toml.*exchange='fast': must be one of auto, packed, gathered"),
+        ('[parallel]\nexchange = "mapped"\n', r"odd\.toml.*exchange=mapped: needs an ulysses_degree over 1"),
         ("[parallel]\nring_degree = 2\n", r"odd\.toml.*unknown key 'ring_degree'"),
         ("fleets = 9\n", r"odd\.toml.*fleets=9"),
         ("[parallel]\nulysses_degree = 6\n", r"odd\.toml.*ulysses_degree=6: must be one of \(1, 2, 4, 7, 8\)"),
@@ -80,5 +82,5 @@ def test_a_missing_key_is_named(tmp_path):
 
 
 def test_an_unknown_name_lists_what_there_is():
-    with pytest.raises(PresetError, match=r"preset=nope: .*one-gpu, tiny-cpu"):
+    with pytest.raises(PresetError, match=r"preset=nope: .*one-gpu, .*tiny-cpu"):
         presets.pick(presets.hardware_presets(), "nope")

@@ -5,12 +5,19 @@ Knows which parts the door has (`backend.door`); how a job runs is `backend.jobs
 
 from __future__ import annotations
 
+from backend.checkpoints.adapter_shelf import ListedAdapter
+from backend.checkpoints.catalog import Checkpoint
+from backend.checkpoints.weights import Activity, BundleView, ModelView, Shelf
 from backend.door.asking import Asking
 from backend.door.jobs import Jobs
 from backend.door.models import Models
 from backend.door.queue import Queue
 from backend.door.standing import PresetStatus, Standing, Status
 from backend.hardware.choose import Choice
+from backend.hardware.forecast import Forecast
+from backend.hardware.machine_view import GpuView, MachineView, PresetView
+from backend.hardware.placement import Part, RankPlace
+from backend.hardware.topology import RankView
 from backend.jobs.caps import SHARED, Caps
 from backend.jobs.manager import Health
 from backend.jobs.planning import Plan
@@ -22,17 +29,30 @@ from backend.media.finished import Comparison
 __all__ = [
     "ADMIN",
     "SHARED",
+    "Activity",
     "Backend",
+    "BundleView",
     "Caps",
+    "Checkpoint",
     "Choice",
     "Comparison",
     "DiskUse",
+    "Forecast",
+    "GpuView",
     "Health",
     "JobRecord",
     "JobState",
+    "ListedAdapter",
+    "MachineView",
+    "ModelView",
+    "Part",
     "Plan",
     "PresetStatus",
+    "PresetView",
+    "RankPlace",
+    "RankView",
     "Recalled",
+    "Shelf",
     "Status",
 ]
 

@@ -9,7 +9,19 @@ from dataclasses import dataclass
 
 import gradio as gr
 
-from h3ui.panels import canvas, gallery, hardware, keyframes, models, prompt, queue, references, result, sampling
+from h3ui.panels import (
+    canvas,
+    gallery,
+    hardware,
+    keyframes,
+    models,
+    prompt,
+    queue,
+    references,
+    result,
+    sampling,
+    system,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +39,7 @@ class Panels:
     queue: queue.QueuePanel
     gallery: gallery.GalleryPanel
     models: models.ModelsPanel
+    system: system.SystemPanel
     problems: gr.HTML
     status: gr.HTML
     tabs: gr.Tabs

@@ -20,7 +20,7 @@ from backend.types import GenerationRequest, JobId, Stage
 from h3ui import form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import hardware, licence, models, prompt, queue, result
+from h3ui.panels import hardware, licence, prompt, queue, result
 from h3ui.panels.sampling import DRAFT
 from h3ui.planned import Planned, problems_html
 from h3ui.render import JobView
@@ -209,7 +209,6 @@ class Handlers:
             p.status: self.status_html(),
             p.queue.rows: self.queue_html(owner, job),
             p.licence: licence.html(self.backend.licence()),
-            p.models.rows: models.rows_html(self.backend.models()),
             p.canvas.plan: self.planned.html(PanelValues(), None),
         }
         if not job:

@@ -20,7 +20,6 @@ from h3ui.panels import (
     hardware,
     keyframes,
     licence,
-    logs,
     models,
     prompt,
     queue,
@@ -28,13 +27,16 @@ from h3ui.panels import (
     result,
     sampling,
     scripts,
+    system,
 )
 from h3ui.public_api import PublicApi
 from h3ui.wiring import QUIET, compose
 from h3ui.wiring import gallery as gallery_wiring
+from h3ui.wiring import models as models_wiring
 from h3ui.wiring import prompt as prompt_wiring
 from h3ui.wiring import queue as queue_wiring
 from h3ui.wiring import scripts as scripts_wiring
+from h3ui.wiring import system as system_wiring
 from h3ui.writer import Writer
 
 if TYPE_CHECKING:
@@ -77,7 +79,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
             gr.HTML(LANGUAGES + TOUR_BUTTON + THEME_BUTTON, apply_default_css=False, elem_id="theme")
         licence_panel = licence.build(backend.licence())
         with gr.Tabs(elem_id="sections") as tabs:
-            with gr.Tab("Studio", id="studio"), gr.Row(elem_classes="studio"):
+            with gr.Tab("Studio", id="studio") as studio_tab, gr.Row(elem_classes="studio"):
                 with gr.Column(elem_classes="compose", min_width=320):
                     with gr.Column(elem_classes="card"):
                         prompt_panel = prompt.build(
@@ -96,10 +98,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
                         canvas_panel = canvas.build()
                     with gr.Column(elem_classes="card"):
                         sampling_panel = sampling.build(backend.quality_presets(), checkpoint.default_steps)
-                    with gr.Accordion(
-                        f"Hardware: {choice.preset.title}", open=False, elem_classes="card", elem_id="hardware-card"
-                    ):
-                        hardware_panel = hardware.build(backend.presets(), choice)
+                    hardware_panel = hardware.build(backend.presets(), choice)
                     scripts_panel = scripts.build()
                     with gr.Column(elem_classes="submit"):
                         editing = queue.build_editing()
@@ -112,10 +111,10 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
                     queue_panel = queue.build(editing)
             with gr.Tab("Gallery", id="gallery", elem_classes="gallery-place") as gallery_tab:
                 gallery_panel = gallery.build()
-            with gr.Tab("Models", id="models"):
+            with gr.Tab("Models", id="models", elem_classes="models-place") as models_tab:
                 models_panel = models.build()
-            with gr.Tab("Logs", id="logs") as logs_tab:
-                logs_panel = logs.build(choice.preset.world_size)
+            with gr.Tab("System", id="system", elem_classes="system-place") as system_tab:
+                system_panel = system.build(choice.preset.world_size)
         panels = Panels(
             prompt=prompt_panel,
             mode=mode,
@@ -128,6 +127,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
             queue=queue_panel,
             gallery=gallery_panel,
             models=models_panel,
+            system=system_panel,
             problems=problems,
             status=status,
             tabs=tabs,
@@ -158,13 +158,9 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
         scripts_wiring.wire(scripts_panel, handlers, fields, strangers=strangers)
         gallery_wiring.wire(panels, keeping, filled, gallery_tab.select, timer)
         licence_panel.click(handlers.accept_licence, inputs=session, outputs=[licence_panel, problems], **QUIET)
-        gr.on(
-            [logs_tab.select, logs_panel.rank.change, logs_panel.refresh.click],
-            handlers.log_tail,
-            inputs=[logs_panel.rank, session],
-            outputs=logs_panel.tail,
-            **QUIET,
-        )
+        elsewhere = [studio_tab.select, gallery_tab.select]
+        models_wiring.wire(backend, panels, models_tab.select, [*elsewhere, system_tab.select])
+        system_wiring.wire(backend, panels, handlers, fields, (system_tab.select, [*elsewhere, models_tab.select]))
         timer.tick(
             handlers.tick,
             inputs={session, job},
@@ -175,7 +171,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
         demo.load(
             handlers.restore,
             inputs={session, last_job},
-            outputs=list(shown | filled | {session, status, panels.models.rows, panels.canvas.plan, panels.licence}),
+            outputs=list(shown | filled | {session, status, panels.canvas.plan, panels.licence}),
             **QUIET,
         )
     return demo

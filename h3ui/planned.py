@@ -43,7 +43,7 @@ class Planned:
 
     def html(self, values: PanelValues, preset: str | None) -> str:
         """What exactly these values make and cost, or what is wrong with the fields of the canvas."""
-        planned = _with_prompt(values)
+        planned = with_prompt(values)
         try:
             asked, probed = form.to_request(planned), form.reports(planned)
             made = self.backend.plan(asked, preset=preset, probed=probed, quality=planned.quality)
@@ -85,7 +85,7 @@ class Planned:
         """Both keyframe cards with the pictures that the job would hand to the model."""
         if values.mode is not Mode.FRAMES or not (values.first_frame or values.last_frame):
             return gr.skip()
-        planned = _with_prompt(values)
+        planned = with_prompt(values)
         try:
             asked, probed = form.to_request(planned), form.reports(planned)
             made = self.backend.plan(asked, preset=preset, probed=probed, quality=planned.quality)
@@ -130,7 +130,8 @@ def problems_html(error: H3Error) -> str:
     return markup.problems([str(error)], title="This cannot be done now")
 
 
-def _with_prompt(values: PanelValues) -> PanelValues:
+def with_prompt(values: PanelValues) -> PanelValues:
+    """`values` with some prompt: shape and cost can be said before one is written."""
     return dataclasses.replace(values, prompt=values.prompt.strip() or PLANNING_PROMPT)
 
 

@@ -22,7 +22,7 @@ ARROWS = {
         "backend.jobs.lock",
         "backend.media",
     },
-    "backend.api": {"backend.door", "backend.jobs", "backend.hardware", "backend.media"},
+    "backend.api": {"backend.door", "backend.jobs", "backend.hardware", "backend.checkpoints", "backend.media"},
     "backend.door": {
         "backend.jobs",
         "backend.engines",

@@ -18,7 +18,7 @@ from pathlib import Path
 from backend.checkpoints import catalog, errand_child, hub_cache, manifest, parts
 from backend.checkpoints.catalog import Checkpoint
 from backend.checkpoints.errands import WAIT_S, Action, Kind, Order, Reason, Report
-from backend.checkpoints.licence import licence_of
+from backend.checkpoints.licence import Licence, licence_of
 from backend.checkpoints.parts import Bundle
 from backend.errors import CheckpointError, NotNow
 from backend.settings import Settings
@@ -61,6 +61,7 @@ class ModelView:
     bundles: tuple[BundleView, ...]
     here: int
     kept: str | None
+    licence: Licence | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +160,7 @@ class Weights:
             bundles=bundles,
             here=here,
             kept=self._keeps(checkpoint, place),
+            licence=licence_of(checkpoint, self._settings),
         )
 
     def _keeps(self, checkpoint: Checkpoint, place: Path | None) -> str | None:

@@ -40,12 +40,9 @@ NANO_NOTICE = (
 NANO_EXAMPLES = (
     ("Bouncing ball", "A large red ball bounces up and down in the middle before a navy gradient; a row of beeps."),
     ("Growing heart", "A pink heart gets bigger in the center in front of a plain teal background. A humming sound."),
-    ("Circling square", "One large green square orbits clockwise before a plain black background; a continuous tone."),
+    ("Shrinking square", "A huge white square shrinks in the center before maroon stripes. A beeping sound."),
     ("Rising triangle", "A large purple triangle climbs to the top on the left before gray stripes. A beeping sound."),
-    (
-        "Sliding cross",
-        "A big orange cross slides from left to right in front of brown checks. The sound of it humming.",
-    ),
+    ("Camera pan", "Camera pan to the right over a large yellow triangle, maroon checks behind; a row of beeps."),
 )
 
 _TITLES = {NANO: "H3-nano (built in)", TINY: "Random weights (built in)", RELEASED: "MiniMax-H3"}

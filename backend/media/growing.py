@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 
+from backend.media.unbuffered import Appended
 from backend.types import FPS
 
 FRAGMENT_S = 0.5
@@ -36,10 +37,10 @@ class GrowingMp4:
         self.playable_frames = 0  # pictures in fragments that are on the disk
         self._path = path
         self._handed = 0
-        self._file: _Appended | None = None
+        self._file: Appended | None = None
         self._container: Any = None
         try:
-            self._file = _Appended(path)
+            self._file = Appended(path)
             self._container = av.open(self._file, "w", format="mp4", container_options=_OPTIONS)
             self._twins = {stream.index: self._container.add_stream_from_template(stream) for stream in (video, audio)}
             self._video = video.index
@@ -91,24 +92,3 @@ class GrowingMp4:
         known = self._file.error if self._file is not None else None
         self.failure = str((known or error).strerror or error)
         self.remove()  # PyAV's last words say again what `failure` says
-
-
-class _Appended:
-    """What PyAV writes to: no seeking, so that nothing that was played can change; keeps the system's own error."""
-
-    def __init__(self, path: Path) -> None:
-        self.error: OSError | None = None
-        self.size = 0
-        self.raw = path.open("wb", buffering=0)
-
-    def write(self, data: bytes) -> int:
-        """Write all of `data`."""
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self.raw.write(left) :]
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        self.size += len(data)
-        return len(data)

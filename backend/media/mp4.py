@@ -6,7 +6,6 @@ Knows codecs and files. What the frames show, and whether they are any good, is 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import threading
@@ -25,10 +24,11 @@ import soundfile
 from av.video.reformatter import ColorPrimaries, ColorRange, Colorspace, ColorTrc, Interpolation, VideoReformatter
 from PIL import Image
 
-from backend.errors import MediaRefused, Problem, WriteFailure
+from backend.errors import WriteFailure
 from backend.media import boxes
 from backend.media.growing import GrowingMp4
 from backend.media.soundtrack import AAC_OPTIONS, Soundtrack
+from backend.media.unbuffered import Scratch
 from backend.types import AUDIO_CHANNELS, AUDIO_SAMPLE_RATE, FPS, EncoderSettings
 
 QUEUED_FRAMES = 24  # one second; at 1344x768 that is 72 MB, and the caller waits when the encoder is behind
@@ -98,7 +98,7 @@ class Mp4Writer:
         self._error: BaseException | None = None
         self._stop = threading.Event()
         self._finished = False
-        self._file = _Scratch(self._part)
+        self._file = _open(self._part)
         self._thread = threading.Thread(target=self._run, name="mp4-encoder", daemon=True)
         self._thread.start()
 
@@ -294,28 +294,12 @@ class Mp4Writer:
         return (f"it could not be watched while it was decoded: {self._twin.failure}",)
 
 
-class _Scratch:
-    """The file the muxer writes to; keeps the operating system's own error, which PyAV passes on garbled."""
-
-    def __init__(self, path: Path) -> None:
-        self.error: OSError | None = None
-        try:
-            self.raw = path.open("w+b", buffering=0)  # unbuffered: closing cannot fail for want of space
-        except OSError as error:
-            way_out = "choose a folder that exists and can be written"
-            raise WriteFailure(f"{path.parent} cannot take the video: {_reason(error)}; {way_out}") from error
-        self.read, self.seek, self.tell = self.raw.read, self.raw.seek, self.raw.tell
-
-    def write(self, data: bytes) -> int:
-        """Write all of `data`."""
-        left = memoryview(data)
-        try:
-            while left:
-                left = left[self.raw.write(left) :]
-        except OSError as error:
-            self.error = self.error or error
-            raise
-        return len(data)
+def _open(part: Path) -> Scratch:
+    try:
+        return Scratch(part)
+    except OSError as error:
+        way_out = "choose a folder that exists and can be written"
+        raise WriteFailure(f"{part.parent} cannot take the video: {_reason(error)}; {way_out}") from error
 
 
 def to_bt709(reformatter: VideoReformatter, pixels: np.ndarray) -> av.VideoFrame:
@@ -331,23 +315,6 @@ def to_bt709(reformatter: VideoReformatter, pixels: np.ndarray) -> av.VideoFrame
     frame.color_range, frame.colorspace = ColorRange.MPEG, 1
     frame.color_primaries, frame.color_trc = ColorPrimaries.BT709, ColorTrc.BT709
     return frame
-
-
-def read_metadata(path: Path) -> dict[str, Any]:
-    """The JSON object stored in the comment of an MP4 this program wrote; raises MediaRefused for any other file."""
-    try:
-        with path.open("rb") as file:
-            found = json.loads(boxes.metadata(file).get("comment", ""))
-    except (OSError, ValueError) as error:
-        raise _not_ours(path, str(error)) from error
-    if not isinstance(found, dict):
-        raise _not_ours(path, "its comment is no JSON object")
-    return found
-
-
-def _not_ours(path: Path, why: str) -> MediaRefused:
-    rule = f"settings are read from an MP4 that this program wrote, with its comment intact ({why})"
-    return MediaRefused(Problem(field="file", value=path.name, rule=rule, way_out="drop the file as it was downloaded"))
 
 
 def _write_whole(path: Path, write: Any) -> None:

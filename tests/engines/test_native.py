@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import sys
@@ -14,7 +15,6 @@ from safetensors.numpy import load_file
 from backend.engines.native import NativeEngine
 from backend.events import Cancelled, Failed, StageFinished, StepDone, Succeeded
 from backend.media import kept
-from backend.media.mp4 import read_metadata
 from backend.presets import Deadlines, Device, Dtype, HardwarePreset, Requires
 from backend.settings import Settings
 from backend.types import GenerationRequest, Reference, Stage
@@ -79,10 +79,10 @@ def test_one_rank_renders_a_whole_result(single):
     ]
     with av.open(str(end.video)) as file:
         assert sum(1 for _ in file.decode(video=0)) == FRAMES
+        assert json.loads(file.metadata["comment"]) == kept.portable(end.details)
     assert tensors["latents"].shape == (1, 24, 32, 4, 4)  # 107 = 17 * 6 + 5 -> 5 * 6 + 2 latent frames
     assert tensors["audio_latents"].shape == (2, 32, 178)  # round(107 / 24 * 40)
     assert tensors["audio"].shape == (2, 178 * 800)
-    assert read_metadata(end.video) == kept.portable(end.details)
     assert end.details["request"]["sampling"]["seed"] == 7
     assert end.details["versions"]["torch"]
     assert set(end.details["seconds"]) == {"load", "encode", "denoise", "decode", "mux"}

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 
@@ -6,7 +7,6 @@ import numpy as np
 import pytest
 
 from backend.events import Succeeded
-from backend.media.mp4 import read_metadata
 from backend.presets import Device, Dtype
 from backend.process.child import REPOSITORY
 from backend.process.messages import Setup
@@ -49,11 +49,11 @@ def test_the_file_has_the_asked_length_canvas_and_tone(tmp_path):
         frames = [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)]
     with av.open(str(end.video)) as file:
         sound = np.concatenate([frame.to_ndarray() for frame in file.decode(audio=0)], axis=1)
+        assert json.loads(file.metadata["comment"]) == end.details
     assert (len(frames), frames[0].shape) == (107, (128, 224, 3))
     assert np.abs(frames[0].astype(int) - frames[-1].astype(int)).mean() > 5  # the bar has crossed the picture
     spectrum = np.abs(np.fft.rfft(sound[0, :32_000]))
     assert spectrum.argmax() == 440  # Hz, in a second of sound
-    assert read_metadata(end.video) == end.details
 
 
 def test_flat_colours_for_a_quarter_each(tmp_path):

@@ -17,7 +17,7 @@ from pathlib import Path
 from backend import codec, limits, settings
 from backend.errors import H3Error, InvalidRequest, Problem
 from backend.settings import Settings
-from backend.types import Adapter, GenerationRequest, Reference, Sampling
+from backend.types import Adapter, GenerationRequest, Reference, Sampling, Task
 
 Trim = tuple[int, float, float | None]  # number of a reference, its first second, its seconds
 COMMANDS = ("ui", "generate", "inspect", "doctor", "models")
@@ -124,15 +124,25 @@ def doctor(options: argparse.Namespace, chosen: Settings) -> int:
 
 
 def models(options: argparse.Namespace, chosen: Settings) -> int:
-    """List the checkpoints, or check one for completeness."""
+    """List the checkpoints; download, check or remove one."""
+    from backend.commands import models as shelf
     from backend.commands.reports import list_models, verify_model
 
-    if options.action == "verify":
+    if options.action == "list":
+        _print_report(options, *list_models(chosen))
+        return 0
+    if options.action == "verify" and not options.hashes:
         print(verify_model(options.name, chosen))
         return 0
-    report, text = list_models(chosen)
-    _print_report(options, report, text)
-    return 0
+    if options.action == "download":
+        asked = shelf.Download(name=options.name, tasks=options.tasks, accept_licence=options.accept_licence)
+        result = shelf.download(asked, chosen)
+    elif options.action == "verify":
+        result = shelf.verify(options.name, chosen)
+    else:
+        result = shelf.remove(options.name, chosen, sure=options.yes)
+    _print_json(result)
+    return 0 if result["ok"] else 1
 
 
 def _request(options: argparse.Namespace) -> tuple[tuple[Problem, ...], GenerationRequest]:
@@ -199,6 +209,15 @@ def _login(text: str) -> tuple[str, str]:
     if not (user and colon and password):
         raise argparse.ArgumentTypeError("must be USER:PASSWORD")
     return user, password
+
+
+def _tasks(text: str) -> tuple[Task, ...]:
+    from backend.commands.models import tasks_of
+
+    try:
+        return tasks_of([word.strip() for word in text.split(",") if word.strip()])
+    except ValueError as error:
+        raise argparse.ArgumentTypeError("must be text, references, all, or tasks such as t2va,ref2va") from error
 
 
 def _adapter(text: str) -> Adapter:
@@ -334,6 +353,18 @@ def _add_models(parser: argparse.ArgumentParser, where: argparse.ArgumentParser)
     listing.add_argument("--json", action="store_true", help="print one JSON object")
     verify = actions.add_parser("verify", parents=[where], help="check that a checkpoint is complete")
     verify.add_argument("name", help="catalog name, folder or repository id")
+    verify.add_argument("--hashes", action="store_true", help="read every file and compare its hash; takes minutes")
+    fetch = actions.add_parser("download", parents=[where], help="fetch a model, going on with what is there")
+    fetch.add_argument(
+        "name", nargs="?", default="MiniMaxAI/MiniMax-H3", help="repository id (default: the released one)"
+    )
+    fetch.add_argument(
+        "--for", dest="tasks", type=_tasks, default=(), metavar="TASKS", help="text, references or all (default all)"
+    )
+    fetch.add_argument("--accept-licence", action="store_true", help="accept the model's licence; kept, given once")
+    remove = actions.add_parser("remove", parents=[where], help="delete a model from this disk")
+    remove.add_argument("name", help="catalog name or repository id")
+    remove.add_argument("--yes", action="store_true", help="do not ask")
     parser.set_defaults(run=models)
 
 

@@ -169,10 +169,14 @@ def _bundle(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> 
         button = markup.button(
             label, "download", symbol="download", model=model.checkpoint.name, tasks=",".join(item.bundle.tasks)
         )
-        refused = _no_download(item, model, shelf, running)
+        refused = _no_download(model, running)
         if refused:
             button = button.replace("<button ", f'<button disabled title="{markup.text(refused)}" ', 1)
-            button += f'<span class="muted why">{markup.text(refused)}</span>'
+        elif (
+            item.missing > shelf.free
+        ):  # the repository's own sizes decide; until they are asked for, these are a guess
+            refused = f"The disk lacks {render.size(item.missing - shelf.free)}"
+        button += f'<span class="muted why">{markup.text(refused)}</span>' if refused else ""
     share = 100 * here / item.bytes if item.bytes else 0.0
     bar = f'<div class="bar thin"><span style="width:{share:.1f}%"></span></div>' if here and not item.ready else ""
     return (
@@ -181,14 +185,10 @@ def _bundle(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> 
     )
 
 
-def _no_download(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> str:
+def _no_download(model: ModelView, running: bool) -> str:
     if model.licence is not None and not model.licence.accepted:
         return "Accept the licence first"
-    if running:
-        return "One download at a time"
-    if item.missing > shelf.free:
-        return f"The disk lacks {render.size(item.missing - shelf.free)}"
-    return ""
+    return "One download at a time" if running else ""
 
 
 def _parts(model: ModelView) -> str:

@@ -62,7 +62,7 @@ def live_html(view: MachineView) -> str:
     used = view.ram_total_gib - view.ram_free_gib
     gpus = "".join(hardware.gpu_html(gpu, may_see=True) for gpu in view.gpus)
     if not view.gpus:
-        gpus = f'<p class="muted">No GPU: {markup.text(view.gpu_note)}.</p>'
+        gpus = f'<p class="muted wide">No GPU: {markup.text(view.gpu_note)}.</p>'
     driver = f" · driver {markup.text(view.driver)}" if view.driver else ""
     return (
         f'<section class="card"><div class="card-head"><h3>Machine</h3><span class="muted">{view.cpu_cores} CPU cores'

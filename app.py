@@ -48,15 +48,18 @@ def ui(options: argparse.Namespace, chosen: Settings) -> int:
     from h3ui.serve import ServeOptions, serve
 
     check_settings(chosen)
+    space = chosen.space
     serving = ServeOptions(
-        host=options.host,
-        port=options.port,
+        host=options.host or ("0.0.0.0" if space else "127.0.0.1"),
+        port=options.port or (space.port if space else 7860),
+        space=space is not None,
+        mcp=options.mcp,
         share=options.share or options.share_open,
         share_open=options.share_open,
-        auth=tuple(options.auth),
+        auth=tuple(options.auth) or (space.logins if space else ()),
         open_browser=options.open,
         admin=options.admin,
-        accept_licence=options.accept_licence,
+        accept_licence=options.accept_licence or (space is not None and space.accept_licence),
         finish_running=options.finish_running,
     )
     chosen = replace(chosen, writer=settings.writer_settings(options.writer_url, options.writer_model))
@@ -282,8 +285,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_ui(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=7860, help="port to listen on (default 7860)")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 7860)")
     parser.add_argument(
         "--auth", action="append", default=[], type=_login, metavar="USER:PASSWORD", help="login; may be repeated"
     )
@@ -297,6 +300,7 @@ def _add_ui(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--writer-url", metavar="URL", help="OpenAI-compatible server that may write prompts")
     parser.add_argument("--writer-model", metavar="NAME", help="its model; a key comes from H3_WRITER_KEY")
     parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--mcp", action="store_true", help="offer the four endpoints as MCP tools; needs gradio[mcp]")
     parser.set_defaults(run=ui)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+SPACE_DISK = Path("/data")  # a Space's persistent storage, where its owner has paid for some
 COMMAND_FOLDER = "command-"  # begins the names of folders that commands keep their one job in
 
 
@@ -37,6 +38,27 @@ class RemoteSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpaceSettings:
+    """The Hugging Face Space this program runs in, as its variables and secrets say. `logins` are (user, password)."""
+
+    id: str
+    port: int = 7860
+    zero_gpu: bool = False
+    accept_licence: bool = False
+    logins: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    @property
+    def notice(self) -> str:
+        """What people of this Space should know, or ""."""
+        if not self.zero_gpu:
+            return ""
+        return (
+            "ZeroGPU lends a GPU for one call at a time and cannot keep MiniMax-H3 loaded, so this Space works on its "
+            "CPU: choose a GPU of its own in the Space's settings, or set H3_REMOTE_URL to a server that has one."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Paths of one installation. `data_dir` holds everything the program writes."""
 
@@ -46,6 +68,7 @@ class Settings:
     gpus: tuple[str, ...] = ()  # indices or UUIDs of the GPUs to use, in this order; () means all that are visible
     writer: WriterSettings | None = None
     remote: RemoteSettings | None = None
+    space: SpaceSettings | None = None
 
     def with_gpus(self, gpus: tuple[str, ...]) -> Settings:
         """The same settings limited to some GPUs, by index or UUID."""
@@ -99,8 +122,11 @@ class Settings:
 def from_environment(
     data_dir: Path | None = None, checkpoint: str | None = None, gpus: tuple[str, ...] = ()
 ) -> Settings:
-    """Settings from arguments first, then H3_DATA_DIR and H3_CHECKPOINT, then XDG defaults."""
+    """Settings from arguments first, then H3_DATA_DIR and H3_CHECKPOINT, then a Space's own disk or XDG defaults."""
+    space = space_settings()
     chosen = data_dir or os.environ.get("H3_DATA_DIR")
+    if chosen is None and space is not None and os.access(SPACE_DISK, os.W_OK):
+        chosen = SPACE_DISK / "h3-studio"
     if chosen is None:
         base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
         chosen = Path(base) / "h3-studio"
@@ -109,7 +135,28 @@ def from_environment(
         checkpoint=checkpoint or os.environ.get("H3_CHECKPOINT") or None,
         gpus=gpus,
         remote=remote_settings(),
+        space=space,
     )
+
+
+def space_settings() -> SpaceSettings | None:
+    """The Space that SPACE_ID names, and what its owner set: H3_ACCEPT_LICENCE, H3_AUTH (USER:PASSWORD a line)."""
+    name = os.environ.get("SPACE_ID")
+    if not name:
+        return None
+    port = os.environ.get("GRADIO_SERVER_PORT", "")
+    pairs = [line.strip().partition(":") for line in os.environ.get("H3_AUTH", "").splitlines()]
+    return SpaceSettings(
+        id=name,
+        port=int(port) if port.isdecimal() else 7860,
+        zero_gpu=_yes("SPACES_ZERO_GPU"),
+        accept_licence=_yes("H3_ACCEPT_LICENCE"),
+        logins=tuple((user, password) for user, _, password in pairs if user and password),
+    )
+
+
+def _yes(name: str) -> bool:
+    return os.environ.get(name, "").strip().lower() in ("1", "true", "yes", "on")
 
 
 def remote_settings() -> RemoteSettings | None:

@@ -77,6 +77,8 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
             gr.HTML(HEADER, apply_default_css=False)
             status = gr.HTML("", apply_default_css=False, elem_id="status")
             gr.HTML(LANGUAGES + TOUR_BUTTON + THEME_BUTTON, apply_default_css=False, elem_id="theme")
+        if backend.settings.space is not None and backend.settings.space.notice:
+            gr.HTML(markup.note(backend.settings.space.notice, "warn"), apply_default_css=False, elem_id="space")
         licence_panel = licence.build(backend.licence())
         with gr.Tabs(elem_id="sections") as tabs:
             with gr.Tab("Studio", id="studio") as studio_tab, gr.Row(elem_classes="studio"):
@@ -159,7 +161,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
         gallery_wiring.wire(panels, keeping, filled, gallery_tab.select, timer)
         licence_panel.click(handlers.accept_licence, inputs=session, outputs=[licence_panel, problems], **QUIET)
         elsewhere = [studio_tab.select, gallery_tab.select]
-        models_wiring.wire(backend, panels, models_tab.select, [*elsewhere, system_tab.select])
+        models_wiring.wire(backend, panels, demo.load, models_tab.select, [*elsewhere, system_tab.select])
         system_wiring.wire(backend, panels, handlers, fields, (system_tab.select, [*elsewhere, models_tab.select]))
         timer.tick(
             handlers.tick,
@@ -192,6 +194,8 @@ def _fields(p: Panels) -> set[Any]:
         p.sampling.quality,
         p.sampling.steps,
         p.sampling.seed,
+        p.sampling.adapter,
+        p.sampling.strength,
         p.hardware.override,
     }
 

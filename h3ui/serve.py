@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import importlib.util
 import logging
 import os
 import secrets
@@ -29,6 +31,7 @@ from backend.errors import Unavailable
 from backend.http import running
 from backend.http.gate import Gate
 from backend.settings import Settings
+from h3ui.doorway import Doorway
 from h3ui.markup import ASSETS_DIR
 
 if TYPE_CHECKING:
@@ -54,6 +57,8 @@ class ServeOptions:
     open_browser: bool = False
     admin: str | None = None
     accept_licence: bool = False
+    space: bool = False  # in a Hugging Face Space: for strangers, and the port opens before the page is built
+    mcp: bool = False  # also as tools for assistants
     finish_running: bool = False  # when stopped, let the running job end if it can within CLOSE_S
 
 
@@ -67,13 +72,22 @@ def serve(backend: Backend, settings: Settings, options: ServeOptions, announce:
         running.announce(settings, url)
         announce(url)
 
+    errors: list[BaseException] = []
+
+    def broken(error: BaseException) -> None:
+        errors.append(error)
+        server.should_exit = True
+
     try:
         grant(backend, options)
         _probe_port(options)
-        server = _Server(build_app(backend, settings, options), options, announced)
+        page = functools.partial(build_app, backend, settings, options)
+        server = _Server(Doorway(page, broken) if options.space else page(), options, announced)
         if options.share:
             announce(backend.caps.sentence())
         server.run()
+        if errors:
+            raise errors[0]
     finally:
         running.withdraw(settings)
         backend.close(options.finish_running, timeout_s=CLOSE_S)
@@ -90,23 +104,27 @@ def grant(backend: Backend, options: ServeOptions) -> None:
         )
     if options.accept_licence:
         backend.accept_licence("--accept-licence")
+    shared = options.share or options.space
     licence = backend.licence()
-    if options.share and licence is not None and not licence.accepted:
+    if shared and licence is not None and not licence.accepted:
+        then = "set the variable H3_ACCEPT_LICENCE=1" if options.space else "start with --accept-licence"
         raise Unavailable(
             f"share: running the model for others needs the {licence.name} ({licence.url}) to be accepted once; "
-            "read it, then start with --accept-licence"
+            f"read it, then {then}"
         )
     if users:
         backend.appoint(f"user:{options.admin or users[0]}")
-    elif options.share or options.host not in ("127.0.0.1", "localhost", "::1"):
+    elif shared or options.host not in ("127.0.0.1", "localhost", "::1"):
         backend.appoint()  # nobody of the strangers rules
-    if options.share:
+    if shared:
         backend.limit(SHARED)
 
 
 def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Gate:
     """The application: `/health`, `/ready`, `/files`, `/studio` (icons) and the page at `/`, behind the gate."""
     prepare_process(settings)
+    if options.mcp and importlib.util.find_spec("mcp") is None:
+        raise Unavailable('mcp: needs the extra package; install it with: pip install "gradio[mcp]"')
     import gradio as gr  # after prepare_process: Gradio reads where uploads go when it is imported
 
     from backend.http.login import login
@@ -115,7 +133,9 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
 
     _fetch_nothing()
     app = FastAPI(title="H3 Studio", docs_url=None, redoc_url=None, openapi_url=None)
-    open_link = options.share and not options.auth  # strangers would share one owner there: they get the page only
+    open_link = (
+        options.share or options.space
+    ) and not options.auth  # strangers would share one owner there: they get the page only
     for router in routers(backend, None if open_link else login(options.auth)):
         app.include_router(router)
     app.mount("/studio/locales", StaticFiles(directory=ASSETS_DIR / "locales"), name="locales")
@@ -136,7 +156,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         show_error=True,
         ssr_mode=False,
         pwa=False,
-        mcp_server=False,
+        mcp_server=options.mcp,
         run_history=False,
         footer_links=[],
         favicon_path=str(ASSETS_DIR / "icons" / "favicon.png"),
@@ -145,7 +165,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         head=f'<link rel="icon" href="studio/favicon.svg" type="image/svg+xml"><script>{theme.script()}</script>',
     )
     demo.has_launched = True  # mounting forgets it, and Gradio then takes any path a browser names for an upload
-    return Gate(app, settings.uploads_dir, lambda: backend.caps, _users_of(app))
+    return Gate(app, settings.uploads_dir, lambda: backend.caps, _users_of(app), mcp=options.mcp)
 
 
 def _users_of(app: FastAPI) -> Callable[[Scope], str | None]:
@@ -195,7 +215,7 @@ def _not_a_cut_stream(record: logging.LogRecord) -> bool:
 class _Server(uvicorn.Server):
     """uvicorn with our own signals: the first one ends in order, so that the backend is closed; the second at once."""
 
-    def __init__(self, app: Gate, options: ServeOptions, announce: Callable[[str], None]) -> None:
+    def __init__(self, app: Gate | Doorway, options: ServeOptions, announce: Callable[[str], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,

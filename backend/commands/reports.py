@@ -57,9 +57,11 @@ def examine_machine(settings: Settings, preset: str | None, fleets: int | None =
         "forecast": codec.encode(forecast),
         "checkpoints": [codec.encode(checkpoint) for checkpoint in checkpoints],
         "data_dir": str(settings.data_dir),
+        "space": settings.space.notice if settings.space is not None else None,
         "running": (now := running.ask(settings)),
     }
     lines = [*_hardware_lines(hardware)]
+    lines += [f"  Space: {settings.space.id}. {settings.space.notice}".rstrip()] if settings.space is not None else []
     lines += ["", "Attention kernels", *(f"  {name:<12} {state}" for name, state in kernels.items())] if kernels else []
     lines += ["", "Presets"]
     lines += [f"  {line}" for line in preset_lines(machine)]

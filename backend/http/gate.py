@@ -41,6 +41,7 @@ _OTHERS = re.compile(
     r"|(?:static|assets|svelte|studio|files|v1)/.+|v1/videos)",
     re.ASCII,
 )
+_MCP = re.compile(r"/gradio_api/mcp(?:/[\w/-]*)?", re.ASCII)  # only where whoever runs the server asked for it
 log = logging.getLogger(__name__)
 
 
@@ -64,13 +65,20 @@ class Gate:
     """Wraps `app`. `caps` is asked at each request; `owner_of` names who sends one (a login), None for visitors."""
 
     def __init__(
-        self, app: ASGIApp, uploads: Path, caps: Callable[[], Caps], owner_of: Callable[[Scope], str | None]
+        self,
+        app: ASGIApp,
+        uploads: Path,
+        caps: Callable[[], Caps],
+        owner_of: Callable[[Scope], str | None],
+        *,
+        mcp: bool = False,
     ) -> None:
         self._app = app
         self._uploads = uploads
         self._caps = caps
         self._owner_of = owner_of
         self._sent: list[_Sent] = []
+        self._mcp = mcp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through or answer it here."""
@@ -87,7 +95,8 @@ class Gate:
     async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = _headers(scope)
         path = scope["path"]
-        _check_address(path)
+        if not (self._mcp and _MCP.fullmatch(path)):
+            _check_address(path)
         _check_origin(scope["method"], headers)
         if path == _UPLOAD:
             await self._take_upload(scope, receive, send, headers)

@@ -34,7 +34,8 @@ _NAMES = {torch.bfloat16: "BF16", torch.float32: "F32"}
 def write(folder: Path, tiny: bool) -> Path:
     """Make the folder, in the released layout and at its sizes, or at the tiny model's. A few MB on the disk."""
     write_tokenizer(folder / "tokenizer")
-    nano._write_processor(folder / "processor")
+    write_tokenizer(folder / "processor")
+    nano.write_processor(folder / "processor", 128)
     nano._write_schedulers(folder)
     index = nano._index()
     if not tiny:

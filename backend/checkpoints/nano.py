@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 SEED = 20260  # any fixed number: the same checkpoint everywhere
 TEXT_LAYERS = 52  # more than 50, because conditioning is the hidden state after layer 50
 TEXT_DIM = 32
+PATCH, MERGE = 16, 2  # pixels a patch, and patches a token, each way: as released
 REPOSITORY = "h3-studio/tiny"  # a name for the index; the files beside it are what is loaded
 
 # Names of components, the library and class that load them: modular_model_index.json of the release.
@@ -109,7 +111,8 @@ def _write(folder: Path) -> None:
     library: Any = diffusers  # its lazy module shows type checkers placeholders
     generator = torch.Generator("cpu").manual_seed(SEED)
     write_tokenizer(folder / "tokenizer")
-    _write_processor(folder / "processor")
+    write_tokenizer(folder / "processor")  # a processor carries one of its own
+    write_processor(folder / "processor", 128)
     _write_schedulers(folder)
 
     text_encoder = _text_encoder()
@@ -136,20 +139,34 @@ def _write(folder: Path) -> None:
 
 
 def _text_encoder() -> Any:
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
     text = {
         "hidden_size": TEXT_DIM,
         "intermediate_size": 64,
         "num_hidden_layers": TEXT_LAYERS,
+        "vocab_size": VOCAB_SIZE,
+    }
+    vision = {"hidden_size": 32, "intermediate_size": 64, "num_position_embeddings": 2304}
+    return small_qwen3_vl(text, vision, SPECIAL_TOKENS)
+
+
+def small_qwen3_vl(
+    text: dict[str, Any], vision: dict[str, Any], special: Mapping[str, int], *, tied: bool = False
+) -> Any:
+    """A Qwen3-VL with the release's structure and two thin heads, of the sizes in `text` and `vision`, not yet filled.
+
+    `special` gives the ids of Qwen's special tokens; `tied` shares the embedding with the last layer.
+    """
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    text = {
+        **text,
         "num_attention_heads": 2,
         "num_key_value_heads": 1,
         "head_dim": 16,
-        "vocab_size": VOCAB_SIZE,
         "rms_norm_eps": 1e-6,
         "max_position_embeddings": 262144,
-        "bos_token_id": SPECIAL_TOKENS["<|endoftext|>"],
-        "eos_token_id": SPECIAL_TOKENS["<|im_end|>"],
+        "bos_token_id": special["<|endoftext|>"],
+        "eos_token_id": special["<|im_end|>"],
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 5000000,
@@ -158,25 +175,23 @@ def _text_encoder() -> Any:
         },
     }
     vision = {
+        **vision,
         "depth": 3,
-        "hidden_size": 32,
-        "intermediate_size": 64,
         "num_heads": 2,
-        "out_hidden_size": TEXT_DIM,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
+        "out_hidden_size": text["hidden_size"],
+        "patch_size": PATCH,
+        "spatial_merge_size": MERGE,
         "temporal_patch_size": 2,
-        "num_position_embeddings": 2304,
         "deepstack_visual_indexes": [0, 1, 2],
     }
     config = Qwen3VLConfig(
         text_config=text,
         vision_config=vision,
-        image_token_id=SPECIAL_TOKENS["<|image_pad|>"],
-        video_token_id=SPECIAL_TOKENS["<|video_pad|>"],
-        vision_start_token_id=SPECIAL_TOKENS["<|vision_start|>"],
-        vision_end_token_id=SPECIAL_TOKENS["<|vision_end|>"],
-        tie_word_embeddings=False,
+        image_token_id=special["<|image_pad|>"],
+        video_token_id=special["<|video_pad|>"],
+        vision_start_token_id=special["<|vision_start|>"],
+        vision_end_token_id=special["<|vision_end|>"],
+        tie_word_embeddings=tied,
     )
     return Qwen3VLForConditionalGeneration(config)
 
@@ -253,20 +268,19 @@ def _latent_statistics(channels: int) -> dict[str, list[float]]:
     }
 
 
-def _write_processor(folder: Path) -> None:
-    """Image and video processor settings (sizes in pixels of area), and the tokenizer a processor carries."""
-    write_tokenizer(folder)
+def write_processor(folder: Path, least_image_side: int) -> None:
+    """Image and video processor settings; sizes are areas in pixels, an image's at least `least_image_side` squared."""
     vision = {
-        "patch_size": 16,
+        "patch_size": PATCH,
         "temporal_patch_size": 2,
-        "merge_size": 2,
+        "merge_size": MERGE,
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
         "processor_class": "Qwen3VLProcessor",
     }
     image = {
         **vision,
-        "size": {"shortest_edge": 128 * 128, "longest_edge": 512 * 512},
+        "size": {"shortest_edge": least_image_side**2, "longest_edge": 512 * 512},
         "image_processor_type": "Qwen2VLImageProcessorFast",
     }
     video = {

@@ -6,6 +6,7 @@ Writes files that `Qwen2TokenizerFast` reads; knows nothing of models.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -52,7 +53,9 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "vocab.json").write_text(json.dumps(vocabulary, ensure_ascii=False), encoding="utf-8")
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges)]
     (folder / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "tokenizer_config.json").write_text(json.dumps(_config(), indent=2), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(tokenizer_config(SPECIAL_TOKENS), indent=2), encoding="utf-8"
+    )
 
 
 def _byte_alphabet() -> list[str]:
@@ -73,24 +76,15 @@ def _merges(alphabet: list[str]) -> list[tuple[str, str]]:
     return [*found, *_ENDINGS]
 
 
-def _config() -> dict[str, object]:
-    added = {
-        str(index): {
-            "content": token,
-            "lstrip": False,
-            "normalized": False,
-            "rstrip": False,
-            "single_word": False,
-            "special": True,
-        }
-        for token, index in SPECIAL_TOKENS.items()
-    }
+def tokenizer_config(special: Mapping[str, int]) -> dict[str, object]:
+    """What `tokenizer_config.json` says, with `special` tokens by their ids; the first of them pads."""
+    flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     return {
         "tokenizer_class": "Qwen2Tokenizer",
         "add_bos_token": False,
         "add_prefix_space": False,
-        "added_tokens_decoder": added,
-        "additional_special_tokens": list(SPECIAL_TOKENS)[1:],
+        "added_tokens_decoder": {str(index): {"content": token, **flags} for token, index in special.items()},
+        "additional_special_tokens": list(special)[1:],
         "bos_token": None,
         "clean_up_tokenization_spaces": False,
         "eos_token": "<|im_end|>",

@@ -5,7 +5,6 @@ Builds it, and reproduces diffusers' presentation (labels, vision blocks, prompt
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from backend.checkpoints import nano
+from backend.checkpoints.nano import MERGE, PATCH
 from bench.nano import vocabulary
 from bench.nano.architecture import TEXT_DIM, TEXT_LAYER, TEXT_LAYERS
 
 SEED = 11
-PATCH = 16
-MERGE = 2
 VISION_DIM = 48
 TEXT_TAG, VIDEO_TAG = 1, 0  # h3-facts 3
 # Share of the context in the hidden state: 100 branches of this size add up to about 0.6 of an embedding's own.
@@ -27,51 +26,15 @@ _BRANCH = 0.06
 
 def build() -> Any:
     """The conditioner with its frozen weights, float32: the same on every machine."""
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    special = vocabulary.special_tokens()
     text = {
         "hidden_size": TEXT_DIM,
         "intermediate_size": 32,
         "num_hidden_layers": TEXT_LAYERS,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 16,
         "vocab_size": vocabulary.size(),
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 262144,
-        "bos_token_id": special["<|endoftext|>"],
-        "eos_token_id": special["<|im_end|>"],
         "tie_word_embeddings": True,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 5000000,
-            "mrope_interleaved": True,
-            "mrope_section": [4, 2, 2],
-        },
     }
-    vision = {
-        "depth": 3,
-        "hidden_size": VISION_DIM,
-        "intermediate_size": 96,
-        "num_heads": 2,
-        "out_hidden_size": TEXT_DIM,
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "temporal_patch_size": 2,
-        "num_position_embeddings": 256,
-        "deepstack_visual_indexes": [0, 1, 2],
-    }
-    config = Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=special["<|image_pad|>"],
-        video_token_id=special["<|video_pad|>"],
-        vision_start_token_id=special["<|vision_start|>"],
-        vision_end_token_id=special["<|vision_end|>"],
-        tie_word_embeddings=True,
-    )
-    model = Qwen3VLForConditionalGeneration(config).float()
+    vision = {"hidden_size": VISION_DIM, "intermediate_size": 96, "num_position_embeddings": 256}
+    model = nano.small_qwen3_vl(text, vision, vocabulary.special_tokens(), tied=True).float()
     generator = torch.Generator("cpu").manual_seed(SEED)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -97,26 +60,9 @@ def build() -> Any:
 
 
 def write_processor(folder: Path) -> None:
-    """Image and video processor settings and the tokenizer a processor carries; sizes are areas in pixels."""
+    """Image and video processor settings and the tokenizer a processor carries."""
     vocabulary.write(folder)
-    vision = {
-        "patch_size": PATCH,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_std": [0.5, 0.5, 0.5],
-        "processor_class": "Qwen3VLProcessor",
-    }
-    image = vision | {
-        "size": {"shortest_edge": 64 * 64, "longest_edge": 512 * 512},
-        "image_processor_type": "Qwen2VLImageProcessorFast",
-    }
-    video = vision | {
-        "size": {"shortest_edge": 64 * 64, "longest_edge": 4096 * 4096},
-        "video_processor_type": "Qwen3VLVideoProcessor",
-    }
-    (folder / "preprocessor_config.json").write_text(json.dumps(image, indent=2), encoding="utf-8")
-    (folder / "video_preprocessor_config.json").write_text(json.dumps(video, indent=2), encoding="utf-8")
+    nano.write_processor(folder, 64)
 
 
 @dataclass(frozen=True, slots=True)

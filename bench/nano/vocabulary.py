@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from backend.checkpoints.tokenizer import SPECIAL_TOKENS
+from backend.checkpoints.tokenizer import SPECIAL_TOKENS, tokenizer_config
 from bench.nano import grammar, world
 
 WORDS = 1200  # learned tokens, the 256 bytes among them
@@ -77,20 +77,4 @@ def write(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "vocab.json").write_text(json.dumps(vocabulary | special, ensure_ascii=False), encoding="utf-8")
     (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *merges]) + "\n", encoding="utf-8")
-    entry = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
-    config = {
-        "tokenizer_class": "Qwen2Tokenizer",
-        "add_bos_token": False,
-        "add_prefix_space": False,
-        "added_tokens_decoder": {str(index): {"content": token, **entry} for token, index in special.items()},
-        "additional_special_tokens": list(special)[1:],
-        "bos_token": None,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": "<|im_end|>",
-        "errors": "replace",
-        "model_max_length": 262144,
-        "pad_token": "<|endoftext|>",
-        "split_special_tokens": False,
-        "unk_token": None,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2), encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config(special), indent=2), encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from backend import limits
 from backend.errors import InvalidRequest, Problem
-from backend.types import GenerationRequest, Glimpse, MediaReport, Reference, ReferenceKind, Sampling
+from backend.types import Adapter, GenerationRequest, Glimpse, MediaReport, Reference, ReferenceKind, Sampling
 
 AUTO_RATIO = "auto"  # the first frame's shape, else 16:9
 RATIO_CHOICES = (AUTO_RATIO, *limits.RATIOS)
@@ -68,6 +68,8 @@ class PanelValues:
     steps: float | None = 50
     seed: str = ""
     quality: str = "standard"
+    adapter: Adapter | None = None  # resolved from the name of one that is listed here, never from a path
+    missing_adapter: str = ""  # the name of one that was chosen and is not there any more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +87,8 @@ class StoredValues:
     duration_s: float
     steps: int
     seed: str
+    adapter: str  # the name of the first one; the page has room for one
+    adapter_scale: float
 
     @property
     def size(self) -> Size:
@@ -107,6 +111,7 @@ def to_request(values: PanelValues) -> GenerationRequest:
         ratio=ratio,
         num_inference_steps=_steps(values.steps, problems),
         seed=_seed(values.seed, problems),
+        adapters=(values.adapter,) if values.adapter is not None else (),
     )
     frames = values.mode is Mode.FRAMES
     request = GenerationRequest(
@@ -116,10 +121,16 @@ def to_request(values: PanelValues) -> GenerationRequest:
         references=_references(values),
         sampling=sampling,
     )
-    problems += [*_missing_media(values), *limits.validate(request, reports(values))]
+    problems += [*_missing_adapter(values), *_missing_media(values), *limits.validate(request, reports(values))]
     if problems:
         raise InvalidRequest(tuple(problems))
     return request
+
+
+def _missing_adapter(values: PanelValues) -> list[Problem]:
+    rule, way_out = "is not installed here any more", "choose another, or none"
+    name = values.missing_adapter
+    return [Problem(field="adapter", value=name, rule=rule, way_out=way_out)] if name else []
 
 
 def _missing_media(values: PanelValues) -> list[Problem]:
@@ -171,6 +182,8 @@ def from_request(request: GenerationRequest) -> StoredValues:
         duration_s=duration_for_frames(sampling.num_frames),
         steps=sampling.num_inference_steps,
         seed="" if sampling.seed is None else str(sampling.seed),
+        adapter=sampling.adapters[0].path.stem if sampling.adapters else "",
+        adapter_scale=sampling.adapters[0].scale if sampling.adapters else 1.0,
     )
 
 

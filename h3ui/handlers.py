@@ -16,7 +16,7 @@ import gradio as gr
 from backend.api import SHARED
 from backend.errors import H3Error, InvalidRequest, JobNotFound
 from backend.jobs.records import JobRecord, JobState
-from backend.types import GenerationRequest, JobId, Stage
+from backend.types import Adapter, GenerationRequest, JobId, Stage
 from h3ui import form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
@@ -52,7 +52,10 @@ class Handlers:
     def values(self, data: Mapping[Any, Any]) -> PanelValues:
         """Panel values out of Gradio's dictionary of components."""
         p = self.panels
+        adapter, missing = self.adapter(data.get(p.sampling.adapter), data.get(p.sampling.strength))
         return PanelValues(
+            adapter=adapter,
+            missing_adapter=missing,
             prompt=data[p.prompt.text] or "",
             mode=Mode(data[p.mode]),
             first_frame=data[p.keyframes.slots["first"].item],
@@ -67,6 +70,15 @@ class Handlers:
             seed=data[p.sampling.seed] or "",
             quality=data[p.sampling.quality],
         )
+
+    def adapter(self, name: object, strength: object) -> tuple[Adapter | None, str]:
+        """The adapter of that name with its strength, or the name of one that cannot be had."""
+        if not name:
+            return None, ""
+        try:
+            return self.backend.adapter(str(name), float(strength) if isinstance(strength, int | float) else 1.0), ""
+        except InvalidRequest:
+            return None, str(name)[:80]
 
     def preset(self, data: Mapping[Any, Any]) -> str | None:
         """The preset that was chosen by hand, None for the automatic one."""
@@ -277,6 +289,8 @@ class Handlers:
             p.canvas.duration: stored.duration_s,
             p.sampling.steps: stored.steps,
             p.sampling.seed: stored.seed,
+            p.sampling.adapter: stored.adapter if self.adapter(stored.adapter, 1.0)[0] is not None else "",
+            p.sampling.strength: stored.adapter_scale,
             p.problems: "",
         }
         if quality in self.backend.quality_presets():

@@ -15,7 +15,7 @@ from backend.errors import H3Error
 from backend.types import Task
 from h3ui import markup
 from h3ui.handlers import owner_of
-from h3ui.panels import models
+from h3ui.panels import models, sampling
 from h3ui.planned import problems_html
 from h3ui.uploads import Updates, clicked
 
@@ -83,6 +83,29 @@ class ModelShelf:
             case "remove-adapter":
                 self.backend.remove_adapter(str(did.get("name", "")), owner=owner)
         return ""
+
+    def choices(self, name: object) -> Updates:
+        """What may be chosen beside the steps; nothing is shown where no adapter is installed."""
+        s = self.panels.sampling
+        usable = [item for item in self.backend.adapters() if item.card is not None]
+        listed = [sampling.NO_ADAPTER, *((item.card.title, item.name) for item in usable if item.card is not None)]
+        return {
+            s.adapters: gr.update(visible=bool(usable)),
+            s.adapter: gr.update(choices=listed),
+            s.adapter_about: self.about(name),
+        }
+
+    def about(self, name: object) -> str:
+        """The schedule that an adapter was made for."""
+        found = next((item for item in self.backend.adapters() if item.name == name and item.card is not None), None)
+        return "" if found is None else f'<p class="muted about">{models.schedule(found)}.</p>'
+
+    def choose(self, name: object) -> Updates:
+        """An adapter was chosen: its schedule is shown, and its steps filled in."""
+        s = self.panels.sampling
+        found = next((item for item in self.backend.adapters() if item.name == name), None)
+        steps = found.card.num_inference_steps if found is not None and found.card is not None else None
+        return {s.adapter_about: self.about(name), s.steps: steps if steps is not None else gr.skip()}
 
     def add_adapter(self, path: str | None, session: object, request: gr.Request) -> Updates:
         """A LoRA file was sent."""

@@ -28,6 +28,7 @@ from backend.checkpoints import hub_cache, layout, parts
 from backend.checkpoints.errands import Action, Kind, Order, Reason, Report
 from backend.checkpoints.parts import GIB, RepoFile
 from backend.errors import CheckpointError
+from backend.types import Task
 
 T = TypeVar("T")
 
@@ -96,7 +97,8 @@ class Download:
         self._count.total = sum(file.bytes for file in files)
         self._count.at = {file.path: hub_cache.bytes_here(self._order.repo, file) for file in files}
         planned = self._count.report(Kind.PLANNED)
-        self._tell(Report(kind=planned.kind, done=planned.done, total=planned.total, files=files))
+        everything = parts.needed(listed, Task)  # a page also says how large the rest is
+        self._tell(Report(kind=planned.kind, done=planned.done, total=planned.total, files=everything))
         self._check_disk(planned.total - planned.done)
         with _reporting(self._count, self._tell):
             last = [file for file in files if parts.comes_last(file)]

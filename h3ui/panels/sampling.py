@@ -15,6 +15,7 @@ from backend.presets import QualityPreset
 from h3ui import markup
 
 DEFAULT_QUALITY = "standard"
+NO_ADAPTER = ("None", "")
 DRAFT = "draft"  # presets/quality/draft.toml
 
 
@@ -26,6 +27,10 @@ class SamplingPanel:
     about: gr.HTML
     steps: gr.Number
     seed: gr.Textbox
+    adapters: gr.Column
+    adapter: gr.Dropdown
+    strength: gr.Number
+    adapter_about: gr.HTML
     dice: gr.Button
     random: gr.Button
     draft: gr.Button
@@ -56,10 +61,36 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
             with gr.Row(elem_classes="seed-buttons"):
                 dice = gr.Button("New number", size="sm", elem_id="dice", min_width=60)
                 random = gr.Button("Random", size="sm", elem_id="random-seed", min_width=60)
+    with gr.Column(visible=False, elem_id="adapter-choice", elem_classes="adapter-choice") as adapters:
+        with gr.Row(elem_classes="fields"):
+            adapter = gr.Dropdown(
+                choices=[NO_ADAPTER], value="", label="Adapter", elem_id="adapter", filterable=False, min_width=200
+            )
+            strength = gr.Number(
+                label="Strength",
+                info="1 is as it was made.",
+                value=1.0,
+                step=0.1,
+                elem_id="adapter-strength",
+                min_width=120,
+            )
+        adapter_about = gr.HTML("", apply_default_css=False, elem_id="adapter-about")
     draft = gr.Button(
         "Draft first", size="lg", elem_id="draft-first", min_width=120, visible=DRAFT in qualities, render=False
     )
-    return SamplingPanel(quality=quality, about=about, steps=steps, seed=seed, dice=dice, random=random, draft=draft)
+    return SamplingPanel(
+        quality=quality,
+        about=about,
+        steps=steps,
+        seed=seed,
+        adapters=adapters,
+        adapter=adapter,
+        strength=strength,
+        adapter_about=adapter_about,
+        dice=dice,
+        random=random,
+        draft=draft,
+    )
 
 
 def about_html(preset: QualityPreset) -> str:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from h3ui.board import Panels
 
 
-def wire(backend: Backend, p: Panels, opened: Any, left: list[Any]) -> None:
-    """`opened` is the event of the tab, `left` those of the other tabs."""
+def wire(backend: Backend, p: Panels, loaded: Any, opened: Any, left: list[Any]) -> None:
+    """`loaded` is the event of the page, `opened` that of the tab, `left` those of the other tabs."""
     shelf, m = ModelShelf(backend, p), p.models
     whole = [m.rows, m.activity, m.adapters, m.upload]
     opened(shelf.opened, inputs=p.session, outputs=[*whole, m.timer], **QUIET)
@@ -26,4 +26,10 @@ def wire(backend: Backend, p: Panels, opened: Any, left: list[Any]) -> None:
     m.timer.tick(shelf.tick, inputs=[p.session, m.seen], outputs=[m.activity, m.rows, m.seen], **QUIET)
     for part in (m.rows, m.activity, m.adapters):
         part.click(shelf.act, inputs=p.session, outputs=[*whole, m.told], trigger_mode="multiple", **QUIET)
+    s = p.sampling
+    chosen = [s.adapters, s.adapter, s.adapter_about]
+    loaded(shelf.choices, inputs=s.adapter, outputs=chosen, **QUIET)
+    gr.on(left, shelf.choices, inputs=s.adapter, outputs=chosen, **QUIET)
+    s.adapter.input(shelf.choose, inputs=s.adapter, outputs=[s.adapter_about, s.steps], **QUIET)
+    s.adapter.change(shelf.about, inputs=s.adapter, outputs=s.adapter_about, **QUIET)
     m.upload.upload(shelf.add_adapter, inputs=[m.upload, p.session], outputs=[*whole, m.told], **QUIET)

@@ -9,7 +9,7 @@
   const LANGUAGES = ['en', 'zh'];
   const ATTRIBUTES = ['placeholder', 'title', 'aria-label', 'aria-valuetext', 'alt', 'data-confirm'];
   const MARKED = ATTRIBUTES.map((name) => `[${name}]`).join(',');
-  const LEFT_ALONE = '[translate="no"], script, style, textarea, input, pre, code, svg';
+  const LEFT_ALONE = '[translate="no"], script, style, textarea, input, pre, code';
   const KEY = 'h3-language';
   const JOINTS = [' · ', '; '];
   const ANYTHING = '(.+?)';
@@ -117,12 +117,19 @@
     }
   };
 
+  // A list to choose from that cannot be typed in shows its choice in a field, which changes with no mutation of its own.
+  const turnChoices = () => {
+    for (const field of document.querySelectorAll('input[readonly][role=listbox]'))
+      turn(field, 'value', field.value, (text) => (field.value = text));
+  };
+
   const observer = new MutationObserver((changes) => {
     for (const change of changes) {
       if (change.type === 'childList') change.addedNodes.forEach(walk);
       else if (change.type === 'characterData') walk(change.target);
       else if (!change.target.closest('[translate="no"]')) turnAttribute(change.target, change.attributeName);
     }
+    turnChoices();
     observer.takeRecords(); // what was written just now
   });
 
@@ -139,6 +146,7 @@
     worth = language === 'en' ? /\p{L}/u : /[A-Za-z]/;
     document.documentElement.lang = language === 'zh' ? 'zh-CN' : language;
     walk(document.body);
+    turnChoices();
     observer.disconnect();
     if (texts) {
       const all = { subtree: true, childList: true, characterData: true, attributes: true };

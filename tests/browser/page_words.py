@@ -14,7 +14,7 @@ NAMES = "|".join(
 )
 
 ENGLISH = """(names) => {
-  const leftAlone = '[translate="no"], script, style, pre, code, svg, textarea', said = new Set();
+  const leftAlone = '[translate="no"], script, style, pre, code, textarea', said = new Set();
   const look = (text) => {
     const rest = text.replace(new RegExp(names, 'g'), ' ').match(/[A-Za-z]{2,}/g) || [];
     if (rest.length >= 2) said.add(text.trim().replace(/\\s+/g, ' '));
@@ -27,6 +27,7 @@ ENGLISH = """(names) => {
   for (const name of ['placeholder', 'title', 'aria-label', 'alt'])
     for (const at of document.querySelectorAll(`[${name}]`))
       if (!at.closest('[translate="no"]') && at.checkVisibility()) look(at.getAttribute(name));
+  for (const at of document.querySelectorAll('input[readonly][role=listbox]')) if (at.checkVisibility()) look(at.value);
   return [...said];
 }"""
 

@@ -94,7 +94,8 @@ class PublicApi:
             given = {name: self._upload(file, name) for name, file in frames.items() if file}
             clips = [self._upload(file, f"references[{at}]") for at, file in enumerate(references or [])]
             asked = asked_by(prompt, given, clips, dict(settings or {}))
-            return self._backend.submit(asked.request, owner=owner, quality=asked.quality, preset=asked.preset)
+            full = asked.with_adapters(self._backend.adapter)
+            return self._backend.submit(full, owner=owner, quality=asked.quality, preset=asked.preset)
 
         return _in_words(submit)
 

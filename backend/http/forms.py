@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
 import re
 import secrets
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from backend.http.fields import (
     text,
     whole,
 )
-from backend.types import FPS, GenerationRequest, Reference, Sampling
+from backend.types import FPS, Adapter, GenerationRequest, Reference, Sampling
 
 MAX_DATA_URL_CHARS = 96 * 2**20
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*;base64,", re.ASCII)
@@ -52,6 +53,13 @@ class Asked:
     request: GenerationRequest
     quality: str = "standard"
     preset: str | None = None
+    adapters: tuple[tuple[str, float], ...] = ()  # (name, scale) of ones this server lists; a body never has a path
+
+    def with_adapters(self, find: Callable[[str, float, str], Adapter]) -> GenerationRequest:
+        """The request with its adapters, each found by (name, scale, field); raises what `find` raises."""
+        found = [find(name, scale, f"lora[{number}]") for number, (name, scale) in enumerate(self.adapters)]
+        sampling = dataclasses.replace(self.request.sampling, adapters=tuple(found))
+        return dataclasses.replace(self.request, sampling=sampling) if found else self.request
 
 
 def asked_by_form(form: FormData, folder: Path) -> Asked:
@@ -139,18 +147,30 @@ def _from_urls(fields: Mapping[str, Any], folder: Path) -> list[Path]:
     ]
 
 
+def _adapters(fields: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    """Names and scales in `lora`: [{"name": "turbo", "scale": 0.8}]."""
+    named = []
+    for number_of, item in enumerate(json_objects(fields.get("lora"), "lora")):
+        name, field = optional_text(item, "name"), f"lora[{number_of}]"
+        if name is None or set(item) - {"name", "scale"} or "/" in name or "\\" in name:
+            rule = "takes the name of a LoRA file that this server lists, and a scale"
+            raise bad(field, shown(item), rule, 'such as {"name": "turbo", "scale": 1}')
+        scale = number(item, "scale")
+        named.append((name.removesuffix(".safetensors"), 1.0 if scale is None else scale))
+    return tuple(named)
+
+
 def asked_by_fields(fields: Mapping[str, Any], files: Sequence[Path]) -> Asked:
     """What single fields ask for, with their files in order; raises InvalidRequest."""
     target = json_object(fields.get("target"), "target")
     merged = {**fields, **target}
-    if merged.get("lora"):
-        raise bad("lora", "", "LoRA files are not applied by this server")
     fps = number(merged, "fps")
     if fps is not None and fps != FPS:
         raise bad("fps", f"{fps:g}", f"must be {FPS}", "leave it out")
     media = _place(merged, files)
     quality = optional_text(merged, "quality")
     return Asked(
+        adapters=_adapters(merged),
         request=GenerationRequest(prompt=text(merged, "prompt") or "", sampling=_sampling(merged), **media),
         quality="standard" if quality in (None, *_OTHERS_QUALITIES) else quality,
         preset=optional_text(merged, "preset"),

@@ -130,12 +130,10 @@ class Evaluator:
             frames, wave = self._render(prompt, seed, PreparedMedia(references=references))
             seen, heard = detectors.look(frames), hearing.listen(wave)
             if "image" in case:
-                right = (
-                    seen is not None
-                    and seen.color == list(world.COLORS)[clip.color]
-                    and seen.shape == world.SHAPES[clip.shape]
-                )
-                self.table.add({"picture's colour and shape": right})
+                color = seen is not None and seen.color == list(world.COLORS)[clip.color]
+                shape = seen is not None and seen.shape == world.SHAPES[clip.shape]
+                self.table.add({"picture's colour": color, "picture's shape": shape})
+                self.table.add({"picture's colour and shape": color and shape})
             if "video" in case:
                 self.table.add({"film's motion": seen is not None and seen.motion == world.MOTIONS[clip.motion]})
             if "audio" in case:

@@ -46,21 +46,13 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of the VAE's pixel s
 
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.decode", description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
+    parser = report.parser("decode", __doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--kernels", default="auto,cudnn", help="attention kernels to measure ours with")
     parser.add_argument("--shapes", default="", help="only these, comma-separated, as 1344x768x209")
     parser.add_argument("--short", action="store_true", help="stock, and ours with fused blocks, only")
     parser.add_argument("--clip", type=Path, default=None, help="a video whose frames are encoded instead of noise")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with torch.no_grad():
-        content = measure(device, dtype, options)
-    print(report.table(content["rows"], COLUMNS))
-    print("written:", report.write("decode-tiny" if options.tiny else "decode", content, options.out))
+    report.run("decode", measure, COLUMNS, parser.parse_args())
 
 
 def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:

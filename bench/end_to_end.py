@@ -31,19 +31,10 @@ COLUMNS = ["job", "encode_s", "tables_s", "first_step_after_s", "step_s", "first
 
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.end_to_end", description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="tiny models and shape, for a CPU")
+    parser = report.parser("end_to_end", __doc__)
     parser.add_argument("--forwards", type=int, default=2, help="of the schedule's 49")
     parser.add_argument("--clip", type=Path, default=None, help="a video whose frames are encoded instead of noise")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with torch.no_grad():
-        content = measure(device, dtype, options)
-    print(report.table(content["rows"], COLUMNS))
-    print("resident GiB:", content["resident_gib"], "preview:", content["preview"])
-    print("written:", report.write("end_to_end-tiny" if options.tiny else "end_to_end", content, options.out))
+    report.run("end_to_end", measure, COLUMNS, parser.parse_args())
 
 
 class Resident:
@@ -112,6 +103,10 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
         rows.append({"job": "first" if number == 1 else "second, other seed"} | row)
         print(rows[-1], flush=True)
     rows[0]["tables_s"] = round(resident.tables_s, 2)
+    resident_gib = {each: round(size / 2**30, 2) for each, size in sizes.items()}
+    resident_gib["sum"] = round(sum(sizes.values()) / 2**30, 2)
+    previewed = preview(resident, shape)
+    print("resident GiB:", resident_gib, "preview:", previewed)
     total = device.type == "cuda" and torch.cuda.get_device_properties(device).total_memory
     return {
         "what": "one job with everything resident, then another seed; random weights",
@@ -119,10 +114,9 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
         "shape": shape.name,
         "forwards": options.forwards,
         "kernel": f"{resident.fast.kernels.attention.name}, {resident.fast.kernels.name}",
-        "resident_gib": {name: round(size / 2**30, 2) for name, size in sizes.items()}
-        | {"sum": round(sum(sizes.values()) / 2**30, 2)},
+        "resident_gib": resident_gib,
         "plan": plan.decide(sizes, total, plan.Offload.AUTO).as_dict() if total else None,
-        "preview": preview(resident, shape),
+        "preview": previewed,
         "notices": resident.notices,
         "rows": rows,
     }

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,22 +23,19 @@ COLUMNS = ["part", "variant", "ms", "rate"]
 
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kernels", description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="few rows, for a CPU")
+    parser = report.parser("kernels", __doc__)
     parser.add_argument("--passes", action="store_true", help="the element-wise passes only")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    report.run("kernels", measure, COLUMNS, parser.parse_args())
+
+
+def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:
+    """The passes, then attention and products, at the first shape's rows."""
     shape = models.FULL_SHAPES[0]
     rows = 64 if options.tiny else shape.video_rows + shape.audio_rows + models.TEXT_ROWS
-    with torch.no_grad():
-        found = passes(rows, device, dtype)
-        if not options.passes:
-            found += [*attentions(rows, device, dtype, options.tiny), *products(rows, device, dtype)]
-    print(report.table(found, COLUMNS))
-    content = {"environment": report.environment(device), "rows_of_the_sequence": rows, "rows": found}
-    print("written:", report.write("kernels-tiny" if options.tiny else "kernels", content, options.out))
+    found = passes(rows, device, dtype)
+    if not options.passes:
+        found += [*attentions(rows, device, dtype, options.tiny), *products(rows, device, dtype)]
+    return {"environment": report.environment(device), "rows_of_the_sequence": rows, "rows": found}
 
 
 def attentions(rows: int, device: torch.device, dtype: torch.dtype, tiny: bool) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Knows nothing of what is measured.
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import importlib.metadata
 import json
@@ -20,6 +21,29 @@ from torch import Tensor
 
 RESULTS = Path(__file__).resolve().parent / "results"
 PACKAGES = ("torch", "diffusers", "transformers", "triton", "fa3-fwd", "av")
+
+
+def parser(name: str, description: str | None) -> argparse.ArgumentParser:
+    """Arguments every measurement has; it adds its own."""
+    made = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
+    made.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
+    made.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
+    return made
+
+
+def run(
+    name: str,
+    measure: Callable[[torch.device, torch.dtype, argparse.Namespace], dict[str, Any]],
+    columns: list[str],
+    options: argparse.Namespace,
+) -> None:
+    """Measure on the GPU in bfloat16, or on the CPU in float32; print a table, write the JSON."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    with torch.no_grad():
+        content = measure(device, dtype, options)
+    print(table(content["rows"], columns))
+    print("written:", write(f"{name}-tiny" if options.tiny else name, content, options.out))
 
 
 def environment(device: torch.device) -> dict[str, Any]:

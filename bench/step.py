@@ -9,7 +9,6 @@ import argparse
 import gc
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,22 +30,13 @@ COLUMNS = ["shape", "rows", "what", "kernel", "median_s", "tflops", "peak_gib", 
 
 def main() -> None:
     """Measure, print a table, write the JSON."""
-    parser = argparse.ArgumentParser(prog="python -m bench.step", description=__doc__)
-    parser.add_argument("--tiny", action="store_true", help="tiny model and shapes, for a CPU")
+    parser = report.parser("step", __doc__)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--compiled", action="store_true", help="also measure the compiled block without Triton")
     parser.add_argument("--shapes", default="", help="only these, comma-separated, as 1344x768x209")
     parser.add_argument("--short", action="store_true", help="stock once a shape, side measurements on the first only")
     parser.add_argument("--no-stock", action="store_true", help="measure ours only")
-    parser.add_argument("--out", type=Path, default=None, help="folder for the JSON; default bench/results")
-    options = parser.parse_args()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    with torch.no_grad():
-        content = measure(device, dtype, options)
-    print(report.table(content["rows"], COLUMNS))
-    name = "step-tiny" if options.tiny else "step"
-    print("written:", report.write(name, content, options.out))
+    report.run("step", measure, COLUMNS, parser.parse_args())
 
 
 def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespace) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def gathered(kernel: Attention, group: Group, length: int) -> Attend:
     """The other way to the same heads: gather the normed rows and project them to this rank's heads only.
 
     Of a group of two this moves hidden_size instead of 3 * inner channels a row (5376 against 10752 in the release)
-    before attention; over four ranks as much, over more it moves more. The rotary table must hold all rows, dead ones included.
+    before attention; over four ranks as much, over more it moves more. The rotary table must hold all rows, dead ones
+    included.
     """
 
     def attend(h: Tensor, weights: BlockWeights, rope: tuple[Tensor, Tensor], kernels: Kernels) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from backend.api import Backend
+from backend.api import ADMIN, Backend
 from backend.engines.base import Capabilities, RankState
 from backend.errors import EngineFailure, MediaRefused, Problem
 from backend.events import (
@@ -33,6 +33,7 @@ from backend.types import (
     GenerationRequest,
     Geometry,
     Glimpse,
+    JobId,
     MediaReport,
     PreparedMedia,
     ReferenceKind,
@@ -179,6 +180,10 @@ def request(prompt: str = "a red boat", **sampling: object) -> GenerationRequest
 
 def open_backend(folder: Path, world: World, preset: str = "tiny-cpu") -> Backend:
     return Backend(Settings(data_dir=folder), preset=preset, services=fake_services(world))
+
+
+def end_of(backend: Backend, job: JobId) -> Event:
+    return list(backend.events(job, owner=ADMIN))[-1]
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 10.0) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import struct
 import threading
 import time
 from dataclasses import dataclass, field
@@ -146,3 +147,15 @@ def files_of(folder: Path) -> dict[str, bytes]:
     """Every file of a checkpoint, and some that no task needs."""
     found = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     return {**found, "README.md": b"# H3\n", "FL2VA/big.bin": b"x" * 9000, "assets/demo.mp4": b"y" * 9000}
+
+
+def lora(path: Path, **said: str) -> Path:
+    """A file with one pair of matrices, as safetensors lays it out: length, header, data."""
+    shapes = {"transformer.x.lora_A.weight": [1, 2], "transformer.x.lora_B.weight": [2, 1]}
+    header: dict[str, object] = {"__metadata__": said}
+    for number, (name, shape) in enumerate(shapes.items()):
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [8 * number, 8 * number + 8]}
+    text = json.dumps(header).encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
+    return path

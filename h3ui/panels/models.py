@@ -165,7 +165,7 @@ def _bundle(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> 
         pill = f'<span class="pill">{render.size(item.bytes)}</span>'
     button = ""
     if shelf.may_change and not item.ready:
-        label = "Go on" if here else "Download"
+        label = "Download the rest" if here else "Download"
         button = markup.button(
             label, "download", symbol="download", model=model.checkpoint.name, tasks=",".join(item.bundle.tasks)
         )

@@ -231,7 +231,7 @@ def test_models_and_logs_tell_what_there_is(studio):
     studio.page.click("role=tab[name='Models']")
     studio.page.wait_for_selector("#models :text('noise')")
     studio.page.wait_for_selector("#models :text('MiniMaxAI/MiniMax-H3')")
-    studio.page.click("role=tab[name='Logs']")
+    studio.page.click("role=tab[name='System']")
     studio.page.wait_for_selector("#log-tail textarea")
 
 
@@ -256,7 +256,7 @@ def test_everything_that_can_be_used_has_a_name_and_works_by_keyboard(studio, me
     studio.page.set_input_files("#add-references input[type=file]", media["clip.mp4"])
     studio.page.wait_for_selector("#tray .name")
     studio.page.click("#hardware-card > button")
-    for section in ("Studio", "Gallery", "Logs"):
+    for section in ("Studio", "Gallery", "Models", "System"):
         studio.page.click(f"role=tab[name='{section}']")
         studio.page.wait_for_timeout(300)
         assert studio.page.evaluate(UNNAMED) == []

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import struct
-from pathlib import Path
-
 import pytest
+from fake_hub import lora
 
 from backend.checkpoints import adapter_shelf
 from backend.checkpoints.adapters import NotAnAdapter
@@ -14,18 +11,6 @@ from backend.errors import InvalidRequest
 from backend.http.forms import asked_by_fields
 from backend.settings import Settings
 from backend.types import Adapter
-
-
-def lora(path: Path, **said: str) -> Path:
-    """A file with one pair of matrices, as safetensors lays it out: length, header, data."""
-    shapes = {"transformer.x.lora_A.weight": [1, 2], "transformer.x.lora_B.weight": [2, 1]}
-    header: dict[str, object] = {"__metadata__": said}
-    for number, (name, shape) in enumerate(shapes.items()):
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [8 * number, 8 * number + 8]}
-    text = json.dumps(header).encode()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(16))
-    return path
 
 
 @pytest.fixture

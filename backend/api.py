@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from backend.checkpoints.adapter_shelf import ListedAdapter
 from backend.checkpoints.catalog import Checkpoint
+from backend.checkpoints.licence import Licence
 from backend.checkpoints.weights import Activity, BundleView, ModelView, Shelf
 from backend.door.asking import Asking
 from backend.door.jobs import Jobs
@@ -42,6 +43,7 @@ __all__ = [
     "Health",
     "JobRecord",
     "JobState",
+    "Licence",
     "ListedAdapter",
     "MachineView",
     "ModelView",

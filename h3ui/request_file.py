@@ -70,6 +70,8 @@ def _official(data: Mapping[str, Any]) -> Opened:
             duration_s=float(seconds) if known else 5.0,  # type: ignore[arg-type]
             steps=50,  # the released recipe
             seed=str(seed) if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0 else "",
+            adapter="",
+            adapter_scale=1.0,
         ),
         media=len(conditions) if isinstance(conditions, list) else 0,
     )

@@ -138,8 +138,8 @@ class Uploads:
         for reference in stored.references:
             item = self._reuse(labels, reference.path, lost)
             if item is not None:
-                part = {"start_s": reference.start_s, "length_s": reference.length_s}
-                items.append(item if item.report.kind == "image" else dataclasses.replace(item, **part))
+                cut = dataclasses.replace(item, start_s=reference.start_s, length_s=reference.length_s)
+                items.append(item if item.report.kind == "image" else cut)
         return updates | {p.items: tuple(items), p.tray: references.tray_html(tuple(items), lost)}
 
     def add_reference(self, path: Path, items: tuple[MediaItem, ...], *, name: str = "") -> Updates:

@@ -94,7 +94,7 @@ def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> N
         trigger_mode="always_last",
         **QUIET,
     )
-    frames = [slot.item for slot in p.keyframes.slots.values()]
+    frames: list[Any] = [slot.item for slot in p.keyframes.slots.values()]
     shaping = [p.mode, p.canvas.ratio, p.canvas.size, p.canvas.width, p.canvas.height, p.sampling.quality]
     gr.on(
         [part.change for part in (*frames, *shaping, p.hardware.override)],

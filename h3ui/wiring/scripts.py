@@ -60,5 +60,6 @@ def door_of(request: gr.Request) -> Door:
     """The address the browser came by, also through a proxy, and who is logged in."""
     headers = request.headers
     host = headers.get("x-forwarded-host") or headers.get("host") or "127.0.0.1:7860"
-    scheme = (headers.get("x-forwarded-proto") or request.request.url.scheme).split(",")[0].strip()
+    own = request.request.url.scheme if request.request is not None else "http"
+    scheme = (headers.get("x-forwarded-proto") or own).split(",")[0].strip()
     return Door(url=f"{scheme}://{host.split(',')[0].strip()}", user=request.username or "")

@@ -54,10 +54,10 @@ def peak_memory_of(action) -> int:
         nonlocal peak
         me = psutil.Process()
         while not done.is_set():
-            for child in me.children(recursive=True):
+            for started in me.children(recursive=True):
                 try:
-                    if "backend.media.sandbox" in child.cmdline():
-                        peak = max(peak, child.memory_info().rss)
+                    if "backend.media.sandbox" in started.cmdline():
+                        peak = max(peak, started.memory_info().rss)
                 except (psutil.NoSuchProcess, psutil.ZombieProcess):
                     continue
             time.sleep(0.005)

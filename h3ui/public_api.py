@@ -43,7 +43,6 @@ class Settings(TypedDict, total=False):
     length_seconds: list[float | None]
     quality: str
     preset: str
-    lora: list[dict[str, Any]]
 
 
 class Video(TypedDict):

@@ -59,6 +59,7 @@ def test_a_job_over_two_ranks_is_that_of_one(engine, tiny_checkpoint, tmp_path):
     assert details["parallel"] == {
         "world_size": 2,
         "ulysses": {"degree": 2, "rank": 0},
+        "exchange": "gathered",
         "tensor_parallel": {"size": 1, "rank": 0},
         "fsdp": True,
         "encodes": True,

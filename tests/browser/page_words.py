@@ -9,7 +9,8 @@ NAMES = "|".join(
         r"Hugging Face|GitHub|Gradio|Python|curl|LoRA|PSNR|SSIM|GPU|CPU|RAM|VAE|FSDP|Ulysses|Transformer|bfloat16",
         r"MP4|PNG|JPEG|WebP|HEIC|GIF|MOV|WAV|MP3|M4A|FLAC|OGG|AAC|JSON|H\.26[45]|h264|aac|pcm_s16le|EXIF|sRGB|UTF-8",
         r"<(?:Picture|Video|Audio|Subject) \d+>|\[Shot \d+\]|</?d>|N/A|[a-z]+_[a-z_]+|(?:t2va|fl2va|ref2va)",
-        r"[KMG]iB|GB|kHz|Hz|fps|min|px|dB|token|sigma|[Rr]ank|tiny-cpu|(?:clip|tone|portrait|fake)\.\w+",
+        r"[KMG]iB|GB|kHz|Hz|fps|min|px|dB|token|sigma|[Rr]ank|tiny-cpu|(?:clip|tone|portrait|fake)\.\w+|/\w\S*",
+        r"NVML Shared Library Not Found",
     )
 )
 

@@ -43,6 +43,7 @@ class Settings(TypedDict, total=False):
     length_seconds: list[float | None]
     quality: str
     preset: str
+    lora: list[dict[str, Any]]
 
 
 class Video(TypedDict):

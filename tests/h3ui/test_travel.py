@@ -417,5 +417,5 @@ def test_an_adapter_goes_by_its_name_and_exact_strength(tmp_path, scale):
     adapter = Adapter(path=tmp_path / "turbo: fast.safetensors", scale=scale)
     call = Call(request=GenerationRequest(prompt="x", sampling=Sampling(adapters=(adapter,))))
     for read in (by_curl, by_python):
-        assert read(call, tmp_path).adapters == (("turbo: fast.safetensors", scale),)
+        assert read(call, tmp_path).adapters == (("turbo: fast", scale),)
     assert by_command_line(call, tmp_path).request.sampling.adapters == (adapter,)

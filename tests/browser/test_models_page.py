@@ -58,11 +58,11 @@ def test_a_download_goes_on_over_a_reload_is_stopped_and_completed(studio, hub):
     hub.piece_s = 0
     hub.asked.clear()
     page.click("#model-activity [data-action=download]")
-    page.wait_for_selector("#model-activity .good:text('Downloaded and checked')", timeout=60_000)
+    page.wait_for_selector("#model-activity .good :text('Downloaded and checked')", timeout=60_000)
     page.wait_for_selector(f"{MODEL} .bundles li[data-key=text] .pill.ok")
     assert any(asked for _, _, asked in hub.asked)  # from within a file
     page.click(f"{MODEL} [data-action=verify]")
-    page.wait_for_selector("#model-activity .good:text('Every file is whole')")
+    page.wait_for_selector("#model-activity .good :text('Every file is whole')")
 
 
 def test_a_gated_repository_is_said_in_words(studio, hub):

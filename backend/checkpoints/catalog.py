@@ -215,4 +215,4 @@ def _cached(repo_id: str) -> Path | None:
 
 
 def _download_hint(repo_id: str) -> str:
-    return f"get it with: hf download {repo_id} --exclude 'FL2VA/*' 'Ref2VA/*'"
+    return f"get it in the Models panel, or with: python app.py models download {repo_id}"

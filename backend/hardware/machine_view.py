@@ -16,7 +16,7 @@ from backend.hardware.placement import Part, Placement, StageMemory
 from backend.hardware.probe import Gpu, GpuUser, Hardware
 from backend.hardware.request_shape import RequestShape
 from backend.hardware.topology import RankView
-from backend.presets import HardwarePreset, Offload
+from backend.presets import EngineName, HardwarePreset, Offload
 from backend.types import Stage
 
 Case = tuple[RequestShape, ModelSize]  # the clip a preset is judged by, and the model it runs
@@ -218,6 +218,8 @@ def _change(preset: HardwarePreset, hardware: Hardware, refusal: Problem | None,
         return nearest_change(preset, hardware)
     if refusal is not None:
         return refusal.way_out
+    if preset.engine is EngineName.REMOTE:
+        return None if reason is None else "the address of a server in H3_REMOTE_URL"
     return None if reason is None else f"the weights of {preset.checkpoint} on this disk"
 
 

@@ -143,7 +143,7 @@ def test_one_transformer_is_enough_for_its_tasks(damaged: Path, settings: Settin
         ("nemo", "choose nano, MiniMaxAI/MiniMax-H3, tiny, a folder, or a repository id"),
         ("/nowhere/at/all", "no such folder"),
         ("./nowhere", "no such folder"),
-        ("somebody/some-model", "hf download somebody/some-model"),
+        ("somebody/some-model", "models download somebody/some-model"),
         (str(ROOT / "backend"), "is no MiniMax-H3 checkpoint"),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_repository_in_the_local_cache(tiny_checkpoint: Path, settings: Settin
     released = catalog.find(catalog.RELEASED, settings)
     assert (released.state, released.folder) == ("not downloaded", None)
     assert (released.default_width, released.default_height) == (1344, 768)
-    with pytest.raises(CheckpointError, match="hf download MiniMaxAI/MiniMax-H3"):
+    with pytest.raises(CheckpointError, match="models download MiniMaxAI/MiniMax-H3"):
         catalog.ensure(catalog.RELEASED, settings, lambda _: None)
     # The hub's cache: models--owner--name/refs/main names a snapshot.
     repository = tmp_path / "hub" / "models--MiniMaxAI--MiniMax-H3"

@@ -43,13 +43,13 @@ def said() -> str:
 
 
 def pieces(text: str, said: str) -> int:
-    """Into how few parts `text` falls so that the sources say each; one that they do not say counts for ten."""
-    count, at = 0, 0
-    while at < len(text):
-        end = len(text)
-        while end > at and text[at:end] not in said:
+    """Into how few runs of words `text` falls so that the sources say each; one that they do not say counts for ten."""
+    words, count, at = re.findall(r"\s*[\w'’]+|\s*[^\w\s]+|\s+", text), 0, 0
+    while at < len(words):
+        end = len(words)
+        while end > at and "".join(words[at:end]) not in said:
             end -= 1
-        count, at = (count + 10, at + 1) if end - at < min(2, len(text) - at) else (count + 1, end)
+        count, at = (count + 10, at + 1) if end == at else (count + 1, end)
     return count
 
 

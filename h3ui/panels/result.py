@@ -190,7 +190,7 @@ def player_html(record: JobRecord, view: JobView, token: str) -> str:
         + markup.link("Details", file_url(record, "video.json", token), symbol="info", download=f"h3-{record.id}.json")
     )
     return (
-        f'<video id="result-video" controls playsinline loop preload="auto" src="{markup.text(source)}" '
+        f'<video id="result-video" translate="no" controls playsinline loop preload="auto" src="{markup.text(source)}" '
         f'style="{shape}" aria-label="{markup.text(record.title)}"></video>'
         f'<p class="report num">{report_line(record, view)}</p>'
         f'<div class="actions-row">{buttons}</div>{_script(record)}'

@@ -140,7 +140,7 @@ class Handlers:
             missing = f"{error}. It was deleted, or it belongs to another browser or user."
             return {
                 self.panels.result.live: gr.update(value=result.missing_html(missing), visible=True),
-                self.panels.result.player: gr.update(value="", visible=False),
+                self.panels.result.player: gr.update(value=""),
             }
 
     def picture(self, record: JobRecord, view: JobView, owner: str, decode_s: float | None = None) -> Updates:
@@ -151,7 +151,7 @@ class Handlers:
         player = result.player_html(record, view, token)
         return {
             p.result.live: result.live_html(record, view, result.now(), decode_s, token),
-            p.result.player: gr.update(value=player, visible=bool(player)),
+            p.result.player: gr.update(value=player),
         }
 
     # Watch

@@ -87,7 +87,7 @@ class Shelf:
             updates |= {
                 p.job: None,
                 p.last_job: None,
-                p.result.player: gr.update(value="", visible=False),
+                p.result.player: gr.update(value=""),
                 p.result.live: result.cleared_html(self.backend.checkpoint().notice),
             }
         if any(not self._there(job, owner) for job in data[p.gallery.compare.pair] or ()):

@@ -40,9 +40,7 @@ class ResultPanel:
 
 def build(notice: str) -> ResultPanel:
     """Create the components in the current layout block."""
-    player = gr.HTML(
-        "", js_on_load=markup.CLICKS, apply_default_css=False, elem_id="player", elem_classes="card", visible=False
-    )
+    player = gr.HTML("", js_on_load=markup.CLICKS, apply_default_css=False, elem_id="player", elem_classes="card")
     stage = gr.HTML(STAGE, apply_default_css=False, elem_id="stage", elem_classes="card")
     live = gr.HTML(
         empty_html(notice), js_on_load=markup.CLICKS, apply_default_css=False, elem_id="live", elem_classes="card"

@@ -110,11 +110,11 @@ def test_a_job_speaks_chinese_from_queue_to_gallery_and_its_title_stays(chinese)
     page.click("#generate")
     page.wait_for_selector(RUNNING, timeout=60_000)
     all_chinese(page, "running")
-    page.fill("#prompt textarea", "Gallery of waiting")
+    page.fill("#prompt textarea", "等候室")
     page.click("#generate")
     page.wait_for_selector("#live [data-state=queued]")
     all_chinese(page, "queued")
-    assert page.locator("#queue [data-action=open]").all_inner_texts() == [USER_TEXT, "Gallery of waiting"]
+    assert page.locator("#queue [data-action=open]").all_inner_texts() == [USER_TEXT, "等候室"]
     page.click("#queue [data-action=edit]")
     page.wait_for_selector("#editing :text('正在修改')")
     all_chinese(page, "editing")

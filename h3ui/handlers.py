@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
+from backend import limits
 from backend.api import SHARED
 from backend.errors import H3Error, InvalidRequest, JobNotFound
 from backend.jobs.records import JobRecord, JobState
-from backend.types import Adapter, GenerationRequest, JobId, Stage
+from backend.types import Adapter, GenerationRequest, JobId, Stage, Task
 from h3ui import form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
@@ -230,7 +231,21 @@ class Handlers:
             record = self.backend.job(JobId(job), owner=owner)
         except JobNotFound:
             return updates
-        return updates | self.fill(record)
+        return updates | self.fill(record) | self._as_asked(record)
+
+    def _as_asked(self, record: JobRecord) -> Updates:
+        """A record has numbers where somebody asked for none: the next press should draw a seed, and choose a size."""
+        p, sampling = self.panels, record.request.sampling
+        updates: Updates = {p.sampling.seed: ""}
+        if record.request.task is Task.FL2VA:
+            return updates  # there Automatic follows a picture
+        geometry = self.backend.checkpoint().geometry
+        for ratio, sides in limits.RATIOS.items():
+            if limits.canvas_for_ratio(*sides, geometry) == (sampling.width, sampling.height):
+                shape = form.AUTO_RATIO if ratio == "16:9" else ratio
+                hidden = gr.update(visible=False)
+                return updates | {p.canvas.ratio: shape, p.canvas.size: Size.AUTO.value, p.canvas.custom: hidden}
+        return updates
 
     # Texts of small panels
 

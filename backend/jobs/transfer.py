@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import json
+import lzma
 import secrets
 import shutil
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -77,6 +79,13 @@ def write_queue(path: Path, records: Sequence[JobRecord]) -> None:
             part.unlink(missing_ok=True)
 
 
+# What zipfile, its decompressors and json raise for damaged, encrypted or absurdly nested files.
+_UNREADABLE = (
+    *(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
+    *(RuntimeError, NotImplementedError, RecursionError),
+)
+
+
 @contextmanager
 def read_queue(path: Path, scratch: Path, max_bytes: int = MAX_BYTES) -> Iterator[tuple[QueueItem, ...]]:
     """The jobs of the queue file at `path`, their media unpacked below `scratch` while the block runs.
@@ -89,7 +98,7 @@ def read_queue(path: Path, scratch: Path, max_bytes: int = MAX_BYTES) -> Iterato
         try:
             with zipfile.ZipFile(path) as archive:
                 items = _unpack(archive, folder, min(max_bytes, MAX_BYTES))
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except _UNREADABLE as error:
             raise _refused(path, f"is no queue file ({error})") from error
         yield items
     finally:

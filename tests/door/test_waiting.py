@@ -1,6 +1,7 @@
 """Jobs that wait: cancelling, order, editing, holding the queue, and the file a queue travels in."""
 
 import dataclasses
+import io
 import time
 import zipfile
 
@@ -171,4 +172,29 @@ def test_forged_queue_files_are_refused_before_any_job(backend, tmp_path, media)
     (tmp_path / "bad.zip").write_bytes(b"PK nothing")
     with pytest.raises(InvalidRequest, match="no queue file"):
         backend.import_queue(tmp_path / "bad.zip", owner="eve")
+    for damaged in _damaged(manifest):
+        (tmp_path / "bad.zip").write_bytes(damaged)
+        with pytest.raises(InvalidRequest, match="no queue file"):
+            backend.import_queue(tmp_path / "bad.zip", owner="eve")
     assert backend.history(owner="eve") == []
+
+
+def _damaged(manifest: str) -> list[bytes]:
+    """Queue files with a manifest that is nested beyond reason, encrypted, packed in an unknown way, or corrupt."""
+
+    def packed(text: str) -> bytearray:
+        held = io.BytesIO()
+        with zipfile.ZipFile(held, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("queue.json", text)
+        return bytearray(held.getvalue())
+
+    def marked(offset: int, value: int) -> bytes:  # the same field of the local and of the central header
+        file = packed(manifest)
+        file[offset] = value
+        file[file.index(b"PK\x01\x02") + offset + 2] = value
+        return bytes(file)
+
+    corrupt = packed(manifest)
+    start = 30 + len("queue.json")
+    corrupt[start : start + 8] = b"\xff" * 8
+    return [bytes(packed("[" * 200_000)), marked(6, 1), marked(8, 99), bytes(corrupt)]

@@ -114,3 +114,24 @@ def test_only_our_own_page_changes_anything(page, headers, passes):
 
 def test_the_limits_of_a_share_are_stated():
     assert "5 waiting jobs a person and 50 in all; files up to 256 MiB" in SHARED.sentence()
+
+
+def test_a_tab_that_leaves_twice_is_no_error_but_any_other_missing_key_is():
+    async def forgets(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise KeyError("abc")
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        pass
+
+    def scope(path, query):
+        return {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": query}
+
+    watched = Gate(forgets, None, Caps, lambda scope: None)
+    anyio.run(watched, scope("/gradio_api/queue/data", b"session_hash=abc"), receive, send)
+    for path, query in (("/gradio_api/queue/data", b"session_hash=other"), ("/health", b"session_hash=abc")):
+        with pytest.raises(KeyError):
+            anyio.run(watched, scope(path, query), receive, send)

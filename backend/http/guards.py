@@ -10,14 +10,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException  # FastAPI's is a kind of it; malformed multipart raises this one
 from starlette.types import Message
 
-from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, NotNow, PresetError, Unavailable
+from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, NotNow, PresetError, Problem, Unavailable
+from backend.http.fields import shown
 
 MAX_BODY_BYTES = 768 * 2**20  # 12 files at the limits of h3-facts 2, with room for data URLs
+_RULES = {"int": "must be a whole number", "float": "must be a number", "finite": "must be a number"}  # FastAPI's kinds
 OwnerOf = Callable[[Request], str | None]  # who sends a request; None when nobody that may
 
 
@@ -41,10 +44,27 @@ class GuardedRoute(APIRoute):
                 return error_response(413, f"the body is larger than {MAX_BODY_BYTES >> 20} MiB")
             except HTTPException as error:
                 return error_response(error.status_code, str(error.detail))
+            except RequestValidationError as error:  # a value of the address; bodies are read by backend.http.forms
+                invalid = _of_address(error)
+                return error_response(400, str(invalid), _param(invalid))
             except H3Error as error:
                 return error_response(status_of(error), str(error), _param(error))
 
         return handle
+
+
+def _of_address(error: RequestValidationError) -> InvalidRequest:
+    """What FastAPI finds wrong with values in the address, as one of our errors."""
+    return InvalidRequest(
+        tuple(
+            Problem(
+                field=str(told["loc"][-1]),
+                value=shown(told["input"]),
+                rule=_RULES.get(told["type"].split("_")[0], "cannot be used"),
+            )
+            for told in error.errors()
+        )
+    )
 
 
 def refuse_other_sites(request: Request) -> None:

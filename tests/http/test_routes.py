@@ -355,6 +355,25 @@ def test_pages_of_the_list(client, backend):
     assert client.get("/v1/videos?limit=-1").status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("query", "lines"),
+    [
+        ("?limit=abc", ["limit=abc: must be a whole number"]),
+        ("?limit=1.5", ["limit=1.5: must be a whole number"]),
+        ("?limit=", ["limit: must be a whole number"]),
+        ("/{job}/events?after=x", ["after=x: must be a whole number"]),
+        ("/{job}/events?after=x&wait=y", ["after=x: must be a whole number", "wait=y: must be a number"]),
+        ("?limit=" + "9" * 9000, ["limit=" + "9" * 40 + ": must be a whole number"]),
+    ],
+)
+def test_a_wrong_value_in_the_address_is_400_in_the_one_form_of_errors(client, done, query, lines):
+    answer = client.get("/v1/videos" + query.format(job=done))
+    assert (answer.status_code, set(answer.json())) == (400, {"error"})
+    error = answer.json()["error"]
+    assert error["message"].splitlines() == lines
+    assert (error["type"], error["param"]) == ("invalid_request_error", lines[0].split("=")[0].split(":")[0])
+
+
 def test_delete_stops_a_running_job_and_a_failed_job_shows_its_words(client, backend, world):
     world.steps, world.step_s = 100, 0.05
     running, waiting = (backend.submit(request(), owner="ann") for _ in range(2))

@@ -33,8 +33,22 @@ class RemoteSettings:
 
     @property
     def host(self) -> str:
-        """The machine, without the rest of the address."""
+        """The machine, without the rest of an address that has no flaw."""
         return urlsplit(self.url).netloc.rpartition("@")[2] or self.url
+
+    @property
+    def flaw(self) -> str | None:
+        """Why `url` is no address that can be asked, or None."""
+        try:
+            parts = urlsplit(self.url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number, half a pair of brackets
+            usable = False
+        if not usable or not self.url.isprintable() or " " in self.url:
+            return "H3_REMOTE_URL: must be an address such as https://gpu.example.com:7860"
+        if parts.username or parts.password:
+            return "H3_REMOTE_URL: must hold no password; put USER:PASSWORD into H3_REMOTE_TOKEN"
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +177,11 @@ def remote_settings() -> RemoteSettings | None:
     """The server elsewhere from H3_REMOTE_URL and H3_REMOTE_TOKEN; None without an address."""
     address = os.environ.get("H3_REMOTE_URL", "").strip()
     return RemoteSettings(url=address, token=os.environ.get("H3_REMOTE_TOKEN", "").strip()) if address else None
+
+
+def lack_of_address(remote: RemoteSettings | None) -> str | None:
+    """Why no server elsewhere can be asked, as far as is known before it is, or None."""
+    return "needs the address of a server in H3_REMOTE_URL" if remote is None else remote.flaw
 
 
 def writer_settings(base_url: str | None = None, model: str | None = None) -> WriterSettings | None:

@@ -39,7 +39,7 @@ from backend.events import (
 )
 from backend.media import kept, received
 from backend.presets import HardwarePreset
-from backend.settings import Settings
+from backend.settings import Settings, lack_of_address
 from backend.types import (
     AUDIO_SAMPLE_RATE,
     FPS,
@@ -104,7 +104,7 @@ class RemoteEngine:
 
     def unavailable(self) -> str | None:
         """Why no server can be asked, or None."""
-        return None if self._remote is not None else "needs the address of a server in H3_REMOTE_URL"
+        return lack_of_address(self._remote)
 
     def rejects(self, request: GenerationRequest) -> str | None:
         """Why the server would not make this, as far as is known before it is asked, or None."""

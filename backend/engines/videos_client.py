@@ -19,6 +19,7 @@ import httpx
 
 from backend import limits
 from backend.errors import EngineFailure
+from backend.settings import RemoteSettings
 from backend.types import FPS, GenerationRequest, ReferenceKind, Task
 
 CONNECT_S, ANSWER_S, UPLOAD_S = 10.0, 60.0, 300.0  # vLLM-Omni stalls for seconds while it encodes a file
@@ -336,9 +337,7 @@ def _message(body: Mapping[str, Any]) -> str:
 
 def _checked(url: str) -> str:
     """The address without `/v1` and slashes at its end. Raises EngineFailure for what is none."""
-    parts = urlsplit(url.strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise EngineFailure("H3_REMOTE_URL: must be an address such as https://gpu.example.com:7860")
-    if parts.username or parts.password:
-        raise EngineFailure("H3_REMOTE_URL: must hold no password; put USER:PASSWORD into H3_REMOTE_TOKEN")
+    flaw = RemoteSettings(url=url.strip()).flaw
+    if flaw is not None:
+        raise EngineFailure(flaw)
     return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")

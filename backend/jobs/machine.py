@@ -15,7 +15,7 @@ from backend.hardware.choose import Choice, choose, unavailable
 from backend.hardware.probe import Hardware, probe
 from backend.jobs.services import Services, checkpoint_name
 from backend.presets import EngineName, HardwarePreset
-from backend.settings import Settings
+from backend.settings import Settings, lack_of_address
 
 if TYPE_CHECKING:
     from backend.checkpoints.catalog import Checkpoint
@@ -35,7 +35,8 @@ class Machine:
         elsewhere = REMOTE if preset is None and settings.remote is not None else preset
         self.choice: Choice = choose(self.presets, self.hardware(), self._checkpoint_lack, elsewhere, fleets)
         if settings.remote is not None and preset is None:
-            reason = f"H3_REMOTE_URL is set: the server at {settings.remote.host} makes the videos."
+            flaw = settings.remote.flaw
+            reason = flaw or f"H3_REMOTE_URL is set: the server at {settings.remote.host} makes the videos."
             self.choice = dataclasses.replace(self.choice, reason=reason)
 
     def offered(self) -> tuple[HardwarePreset, ...]:
@@ -76,7 +77,7 @@ class Machine:
     def _checkpoint_lack(self, preset: HardwarePreset) -> str | None:
         """Why a preset's checkpoint cannot be loaded, or None; the tiny one is made on first use."""
         if preset.engine is EngineName.REMOTE:
-            return None if self.settings.remote is not None else "needs the address of a server in H3_REMOTE_URL"
+            return lack_of_address(self.settings.remote)
         try:
             checkpoint = self.checkpoint(preset)
         except CheckpointError as error:

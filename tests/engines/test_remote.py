@@ -15,10 +15,11 @@ import httpx
 import pytest
 from job_fakes import wait_until
 
+from app import main
 from backend.api import Backend
 from backend.engines.remote import RemoteEngine
 from backend.engines.videos_client import Dialect, VideosClient, body_for, fields_for, unfit
-from backend.errors import EngineFailure
+from backend.errors import EngineFailure, Unavailable
 from backend.events import Cancelled, Failed, FramesDone, Notice, StageFinished, StageStarted, StepDone, Succeeded
 from backend.media import finished, kept
 from backend.presets import hardware_presets
@@ -41,6 +42,7 @@ SERVER = """
 import sys
 from pathlib import Path
 import backend.engines.stub
+from app import main
 from backend.api import Backend
 from backend.settings import Settings
 port, folder, checkpoint = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
@@ -203,10 +205,36 @@ def test_nobody_there(tmp_path):
         list(remote.start())
 
 
-@pytest.mark.parametrize("url", ["gpu.example.com", "ftp://x", "https://", "http://a:b@c"])
+NO_ADDRESSES = ["gpu.example.com", "ftp://x", "https://", "http://a:b@c", "http://[x", "http://x:port", "http://a b"]
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(EngineFailure, match="H3_REMOTE_URL"):
         VideosClient(url)
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+@pytest.mark.parametrize("preset", ["remote", None])
+def test_an_address_that_is_none_is_refused_before_anything_is_queued(tmp_path, url, preset):
+    backend = Backend(Settings(data_dir=tmp_path, remote=RemoteSettings(url=url)), preset=preset)
+    try:
+        assert backend.choice().preset.name == "remote"
+        with pytest.raises(Unavailable, match="preset=remote: H3_REMOTE_URL: must") as refused:
+            backend.submit(GenerationRequest(prompt="x", sampling=SAMPLING), owner="ann")
+        assert "a:b@" not in str(refused.value) + backend.choice().reason
+        assert backend.history(owner="ann") == []
+    finally:
+        backend.close()
+
+
+def test_the_command_refuses_an_address_that_is_none(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("H3_REMOTE_URL", "ftp://x")
+    size = ("--width", "64", "--height", "64", "--frames", "107")
+    arguments = ["generate", "--preset", "remote", "--prompt", "x", *size, "--data-dir", str(tmp_path / "data")]
+    arguments += ["--out", str(tmp_path / "a.mp4")]
+    assert main(arguments) == 2
+    assert "H3_REMOTE_URL: must be an address" in capsys.readouterr().err
 
 
 def test_what_the_server_refuses_is_said_in_its_words_without_our_token(tmp_path):

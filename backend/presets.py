@@ -185,7 +185,7 @@ def pick(presets: dict[str, P], name: str) -> P:
     """The preset called `name`; raises PresetError listing what there is."""
     if name not in presets:
         kind = "quality" if any(isinstance(item, QualityPreset) for item in presets.values()) else "preset"
-        raise PresetError(f"{kind}={name}: there is no such preset; choose one of {', '.join(sorted(presets))}")
+        raise PresetError(f"{kind}={name[:40]}: there is no such preset; choose one of {', '.join(sorted(presets))}")
     return presets[name]
 
 

@@ -5,6 +5,7 @@ It knows Gradio's requests and files; fields mean what they mean for `/v1/videos
 
 # No `from __future__ import annotations` here: Gradio reads the types of what an endpoint returns as they stand.
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Callable, Sequence
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import gradio as gr
 from gradio import FileData
 
-from backend.errors import H3Error, InvalidRequest, JobNotFound, NotNow, Problem
+from backend.errors import H3Error, InvalidRequest, JobNotFound, NotNow
+from backend.http.fields import bad, optional_text, refuse_half_characters, shown
 from backend.http.forms import Asked, asked_by_fields
 from backend.http.videos import describe
 from backend.jobs.records import JobState
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from backend.api import Backend
 
 EVERYBODY = "api"  # who sends a request where nobody logs in, as in backend.http.login
+_JOB = re.compile(r"[\w-]{1,64}", re.ASCII)  # what ids of jobs are made of
 
 
 class Settings(TypedDict, total=False):
@@ -90,10 +93,11 @@ class PublicApi:
         owner = self._owner(request)
 
         def submit() -> str:
-            _ask_licence(self._backend, (settings or {}).get("preset"))
-            given = {name: self._upload(file, name) for name, file in frames.items() if file}
+            wanted = _checked(prompt, references, settings)
+            _ask_licence(self._backend, optional_text(wanted, "preset"))
+            given = {name: self._upload(file, name) for name, file in frames.items() if file not in (None, "")}
             clips = [self._upload(file, f"references[{at}]") for at, file in enumerate(references or [])]
-            asked = asked_by(prompt, given, clips, dict(settings or {}))
+            asked = asked_by(prompt, given, clips, wanted)
             full = asked.with_adapters(self._backend.adapter)
             return self._backend.submit(full, owner=owner, quality=asked.quality, preset=asked.preset)
 
@@ -105,7 +109,7 @@ class PublicApi:
         Args:
             job: what generate returned
         """
-        return _in_words(lambda: self._told(JobId(job), self._owner(request)))
+        return _in_words(lambda: self._told(_job(job), self._owner(request)))
 
     def result(self, request: gr.Request, job: str) -> FileData:
         """The finished MP4 of a job; while it is not there, an error that says why.
@@ -116,7 +120,7 @@ class PublicApi:
 
         def finished() -> FileData:
             owner = self._owner(request)
-            record = self._backend.job(JobId(job), owner=owner)
+            record = self._backend.job(_job(job), owner=owner)
             if record.state is not JobState.SUCCEEDED:
                 raise NotNow(f"job={job}: it is {record.state}" + (f": {record.error}" if record.error else ""))
             video = self._backend.file(record.id, VIDEO_NAME, owner=owner)
@@ -133,8 +137,8 @@ class PublicApi:
 
         def stop() -> Video:
             owner = self._owner(request)
-            self._backend.cancel(JobId(job), owner=owner)
-            return self._told(JobId(job), owner)
+            self._backend.cancel(_job(job), owner=owner)
+            return self._told(_job(job), owner)
 
         return _in_words(stop)
 
@@ -157,12 +161,14 @@ class PublicApi:
     def _upload(self, file: Any, field: str) -> Path:
         """The uploaded file; whatever a client calls its path, only what lies among the uploads is taken."""
         told = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
-        path = Path(str(told or "")).resolve()
-        if not path.is_relative_to(self._backend.settings.uploads_dir.resolve()) or not path.is_file():
-            problem = Problem(
-                field=field, value=path.name, rule="is no uploaded file", way_out="send it with handle_file(PATH)"
-            )
-            raise InvalidRequest((problem,))
+        told = told if isinstance(told, str) else ""
+        try:
+            path = Path(told).resolve()
+            taken = path.is_relative_to(self._backend.settings.uploads_dir.resolve()) and path.is_file()
+        except (OSError, ValueError):  # a name too long, or one with a character that no name has
+            taken = False
+        if not taken:
+            raise bad(field, shown(Path(told).name), "is no uploaded file", "send it with handle_file(PATH)")
         return path
 
     def _shared(self, video: Path) -> Path:
@@ -181,10 +187,13 @@ def asked_by(prompt: str, frames: dict[str, Path], references: Sequence[Path], s
     unknown = sorted(set(settings) - set(Settings.__annotations__))
     if unknown:
         way_out = f"known are {', '.join(Settings.__annotations__)}"
-        raise InvalidRequest((Problem(field="settings", value=unknown[0], rule="is no setting", way_out=way_out),))
+        raise bad("settings", shown(unknown[0]), "is no setting", way_out)
     if frames and references:
-        rule = "frames and references do not go together"
-        raise InvalidRequest((Problem(field="references", value="", rule=rule, way_out="send one of the two"),))
+        raise bad("references", "", "frames and references do not go together", "send one of the two")
+    for name in ("start_time_seconds", "length_seconds"):
+        if not references and settings.get(name) not in (None, "", []):
+            rule = "is a number or null for each reference, and there is none"
+            raise bad(name, shown(settings[name]), rule, "leave it out")
     fields: dict[str, Any] = {**settings, "prompt": prompt}
     files = list(references)
     if frames:
@@ -194,6 +203,26 @@ def asked_by(prompt: str, frames: dict[str, Path], references: Sequence[Path], s
     elif references:
         fields["task"] = "ref2va"
     return asked_by_fields(fields, files)
+
+
+def _checked(prompt: Any, references: Any, settings: Any) -> dict[str, Any]:
+    """The settings; a client may send anything, and what is of another kind is refused by its name."""
+    if not isinstance(prompt, str):
+        raise bad("prompt", shown(prompt), "must be text")
+    if not isinstance(references, list | None):
+        raise bad("references", shown(references), "must be a list of files")
+    if not isinstance(settings, dict | None):
+        raise bad("settings", shown(settings), "must be an object", 'such as {"seconds": 4}')
+    refuse_half_characters(prompt, "prompt")
+    refuse_half_characters(settings, "settings")
+    return dict(settings or {})
+
+
+def _job(told: Any) -> JobId:
+    """The id of a job; what cannot be one never reaches the database."""
+    if not isinstance(told, str) or _JOB.fullmatch(told) is None:
+        raise bad("job", shown(told), "is no id of a job", "send what generate returned")
+    return JobId(told)
 
 
 def _ask_licence(backend: "Backend", preset: str | None) -> None:

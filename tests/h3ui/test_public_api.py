@@ -20,6 +20,7 @@ from tests.http.test_served import program
 from tests.job_fakes import World, open_backend, request
 
 FOUR = {"/generate", "/status", "/result", "/cancel"}
+JSON = {"Content-Type": "application/json"}
 SMALL = {"num_frames": 107, "width": 64, "height": 64, "num_inference_steps": 4, "seed": 2**63 - 1}
 
 
@@ -136,6 +137,61 @@ def test_what_is_wrong_is_said_in_words(ann):
     ):
         with pytest.raises(Exception, match=told):
             ann.predict(prompt="x", settings=settings, api_name="/generate")
+
+
+LONG = "x" * 100_000
+DEEP = json.loads("[" * 900 + "]" * 900)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "data", "told"),
+    [
+        ("generate", ["x", None, None, None, "str"], "settings=str: must be an object"),
+        ("generate", ["x", None, None, None, [1]], "settings=[1]: must be an object"),
+        ("generate", ["x", None, None, None, 5], "settings=5: must be an object"),
+        ("generate", ["x", None, None, None, False], "settings=false: must be an object"),
+        ("generate", ["x", None, None, None, {"preset": ["a"]}], 'preset=["a"]: must be text'),
+        ("generate", ["x", None, None, None, {"preset": LONG}], "there is no such preset"),
+        ("generate", ["x", None, None, None, {"quality": LONG}], "there is no such preset"),
+        ("generate", ["x", None, None, None, {"quality": {}}], "quality={}: must be text"),
+        ("generate", ["x", None, None, None, {LONG: 1}], "is no setting"),
+        ("generate", ["x", None, None, None, {"seed": DEEP}], "seed"),
+        ("generate", ["x", None, None, None, {"lora": 5}], "lora=5: must be a JSON object"),
+        ("generate", ["x", None, None, None, {"preset": "\ud800"}], "settings: its text must be valid Unicode"),
+        ("generate", ["\ud800", None, None, None, {}], "prompt: its text must be valid Unicode"),
+        ("generate", [5, None, None, None, {}], "prompt=5: must be text"),
+        ("generate", [None, None, None, None, {}], "prompt=null: must be text"),
+        ("generate", ["x", None, None, 5, {}], "references=5: must be a list of files"),
+        ("generate", ["x", None, None, "abc", {}], "references=abc: must be a list of files"),
+        ("generate", ["x", None, None, [5, None], {}], "references[0]: is no uploaded file"),
+        ("generate", ["x", 5, None, None, {}], "first_frame: is no uploaded file"),
+        ("generate", ["x", None, [1], None, {}], "last_frame: is no uploaded file"),
+        ("generate", ["x", None, None, None, {"start_time_seconds": "x"}], "start_time_seconds=x: is a number or null"),
+        ("generate", ["x", None, None, None, {"length_seconds": [1, 2]}], "length_seconds=[1, 2]: is a number or null"),
+        *(
+            (endpoint, [job], told)
+            for endpoint in ("status", "result", "cancel")
+            for job, told in (
+                (["a"], 'job=["a"]: is no id of a job; send what generate returned'),
+                ({"a": 1}, "is no id of a job"),
+                (None, "job=null: is no id of a job"),
+                ("", "job: is no id of a job"),
+                ("\ud800", "is no id of a job"),
+                (LONG, "is no id of a job"),
+                ("unknown", "job=unknown: there is no such job"),
+            )
+        ),
+    ],
+)
+def test_what_is_of_another_kind_is_refused_by_its_field_and_short(served, ann, endpoint, data, told):
+    url = f"{served}gradio_api/call/{endpoint}" if served.endswith("/") else f"{served}/gradio_api/call/{endpoint}"
+    asked = httpx.post(url, content=json.dumps({"data": data}), headers=JSON, cookies=ann.cookies, trust_env=False)
+    text = httpx.get(f"{url}/{asked.json()['event_id']}", cookies=ann.cookies, trust_env=False, timeout=20).text
+    assert "event: error" in text and "event: complete" not in text
+    said = json.loads(text.split("data: ", 1)[1].splitlines()[0])
+    message = said if isinstance(said, str) else said["error"]
+    assert told in message and len(message) < 500
+    assert "object has no" not in message and "sqlite" not in message
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,13 @@ from backend.errors import H3Error, InvalidRequest, JobNotFound, MediaRefused, N
 from backend.http.fields import shown
 
 MAX_BODY_BYTES = 768 * 2**20  # 12 files at the limits of h3-facts 2, with room for data URLs
-_RULES = {"int": "must be a whole number", "float": "must be a number", "finite": "must be a number"}  # FastAPI's kinds
+_RULES = {  # by the first word of FastAPI's kinds
+    "int": "must be a whole number",
+    "float": "must be a number",
+    "finite": "must be a number",
+    "less": "is too large",
+    "greater": "is too small",
+}
 OwnerOf = Callable[[Request], str | None]  # who sends a request; None when nobody that may
 
 

@@ -10,9 +10,9 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Request, Response
+from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.concurrency import run_in_threadpool
 
@@ -30,6 +30,8 @@ MAX_FIELD_BYTES = 128 * 2**20  # a data URL
 MAX_LIST = 100
 DELETE_WAIT_S = 8.0  # a running job stops at its next step
 DENOISE_SHARE = 85  # per cent of a job's progress; the rest is decoding
+_Seq = Annotated[int, Query(gt=-(2**63), lt=2**63)]  # what the database can compare
+_Seconds = Annotated[float, Query(allow_inf_nan=False)]
 _STATUS = {JobState.QUEUED: "queued", JobState.RUNNING: "in_progress", JobState.SUCCEEDED: "completed"}
 
 
@@ -75,7 +77,7 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
         return JSONResponse(describe(backend, backend.job(JobId(job), owner=owner(request))))
 
     @router.get("/{job}/events")
-    async def events(request: Request, job: str, after: int = 0, wait: float = 0.0) -> Response:
+    async def events(request: Request, job: str, after: _Seq = 0, wait: _Seconds = 0.0) -> Response:
         found = await await_events(backend, JobId(job), owner(request), after, wait)
         return JSONResponse({"object": "list", "data": found, "last_seq": found[-1]["seq"] if found else after})
 

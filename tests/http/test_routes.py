@@ -363,6 +363,9 @@ def test_pages_of_the_list(client, backend):
         ("?limit=", ["limit: must be a whole number"]),
         ("/{job}/events?after=x", ["after=x: must be a whole number"]),
         ("/{job}/events?after=x&wait=y", ["after=x: must be a whole number", "wait=y: must be a number"]),
+        ("/{job}/events?after=99999999999999999999", ["after=99999999999999999999: is too large"]),
+        ("/{job}/events?after=-99999999999999999999", ["after=-99999999999999999999: is too small"]),
+        ("/{job}/events?wait=nan", ["wait=nan: must be a number"]),
         ("?limit=" + "9" * 9000, ["limit=" + "9" * 40 + ": must be a whole number"]),
     ],
 )

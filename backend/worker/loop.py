@@ -5,6 +5,7 @@ Commands are read on a thread, so that Cancel is seen during a forward. Knows me
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -53,7 +54,7 @@ class Rank:
         try:
             self._serve(setup)
         except Exception as error:  # the outermost frame of the rank: it reports, and the fleet is replaced
-            traceback.print_exc()
+            _log_error()
             self._channel.send(
                 Broken(
                     rank=setup.rank,
@@ -93,7 +94,7 @@ class Rank:
         except H3Error as error:  # the request's fault or the disk's, in words for people; the model is as it was
             if self._world_size > 1:
                 raise  # the other ranks may wait in a collective for this one
-            traceback.print_exc()
+            _log_error()
             answer = Failed(reason=logs.redact(str(error)), stage=report.stage_now, log_tail=_tail())
         if rank == 0 and answer is not None:
             self._channel.send(answer)
@@ -136,6 +137,12 @@ def _in_a_line(error: Exception) -> str:
     return logs.redact(text if isinstance(error, H3Error) else text.splitlines()[0])
 
 
+def _log_error() -> None:
+    """The error being handled, into the log; a full disk takes no log either, and the parent must hear of it still."""
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
+
+
 def _tail() -> str:
     return logs.redact("".join(traceback.format_exc().splitlines(keepends=True)[-_TAIL_LINES:]))
 
@@ -147,8 +154,9 @@ def _resident_bytes() -> int:
 
 def _leave(code: int) -> None:
     """End at once: threads of libraries (encoders, collectives) must not keep a rank that is done."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    with contextlib.suppress(OSError):  # a full disk
+        sys.stdout.flush()
+        sys.stderr.flush()
     os._exit(code)
 
 

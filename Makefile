@@ -5,12 +5,16 @@ PY := $(VENV)/bin/python
 ARGS ?=
 SOURCES := app.py backend h3ui tests bench
 
-.PHONY: run test check format docs clean
+.PHONY: run test test-all check format docs clean
 
 run: $(VENV)/run.stamp
 	$(PY) app.py $(ARGS)
 
 test: $(VENV)/dev.stamp browser
+	$(PY) -m pytest -m "not thorough" $(ARGS)
+
+# With some ten minutes of further browser tests: every width, theme, language and flow.
+test-all: $(VENV)/dev.stamp browser
 	$(PY) -m pytest $(ARGS)
 
 check: $(VENV)/dev.stamp

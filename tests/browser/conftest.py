@@ -60,6 +60,7 @@ THOROUGH = {
     "test_templates_and_request_files_fill_the_prompt",
     "test_text_that_is_pasted_with_a_picture_stays_text",
     "test_the_official_examples_open_where_they_are",
+    "test_the_page_is_there_in_two_and_a_half_seconds",
     "test_the_system_tab_shows_the_engine_live_and_makes_a_report",
     "test_ticked_jobs_are_deleted_together_and_disk_use_follows",
     "test_typing_survives_a_file_that_arrives_and_a_row_that_goes",

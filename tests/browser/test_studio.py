@@ -288,7 +288,7 @@ def test_files_of_the_program_stay_private(studio, server):
             urllib.request.urlopen(f"{server.url}/{path}")
         assert error.value.code in (403, 404)
     named = json.load(urllib.request.urlopen(server.url + "/gradio_api/info"))["named_endpoints"]
-    assert named == {}  # no handler of the page is a public call
+    assert set(named) == {"/generate", "/status", "/result", "/cancel"}  # and no handler of the page
 
 
 def test_numbers_out_of_range_are_said_and_never_changed_in_silence(studio):

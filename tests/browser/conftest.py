@@ -33,48 +33,11 @@ FLAGS = (
 )
 
 
-# `make test-all` runs these too: some ten minutes of the page's further flows, states, widths and languages.
-THOROUGH = {
-    "test_a_cut_is_dragged",
-    "test_a_gated_repository_is_said_in_words",
-    "test_a_hundred_cards_scroll_smoothly",
-    "test_a_job_speaks_chinese_from_queue_to_gallery_and_its_title_stays",
-    "test_a_line_is_added_and_its_language_changed_for_the_speaker",
-    "test_a_model_is_removed_after_a_question",
-    "test_a_pasted_picture_and_a_drop_beside_the_zone_join_the_tray",
-    "test_a_phone_shows_cards_that_fit",
-    "test_a_section_that_is_missing_appears_with_its_first_letter",
-    "test_a_sound_that_the_browser_cannot_play_says_so",
-    "test_a_title_being_typed_keeps_text_and_focus_while_jobs_come_and_go",
-    "test_a_tray_on_a_phone_is_compact_and_nothing_sticks_out",
-    "test_axe_finds_nothing_serious_and_nothing_sticks_out",
-    "test_continue_from_the_last_frame_and_use_as_a_reference",
-    "test_every_section_and_part_speaks_chinese",
-    "test_frames_are_shown_as_the_job_will_hand_them_over",
-    "test_keyframes_get_their_first_line_with_the_exact_seconds",
-    "test_media_advice_and_problems_speak_chinese",
-    "test_on_a_phone_everything_is_in_reach",
-    "test_shots_are_added_moved_cut_and_fitted_by_keyboard",
-    "test_sizes_tell_tokens_and_time_and_are_chosen_by_a_click",
-    "test_tags_go_into_the_shot_that_was_typed_in",
-    "test_templates_and_request_files_fill_the_prompt",
-    "test_text_that_is_pasted_with_a_picture_stays_text",
-    "test_the_official_examples_open_where_they_are",
-    "test_the_page_is_there_in_two_and_a_half_seconds",
-    "test_the_system_tab_shows_the_engine_live_and_makes_a_report",
-    "test_ticked_jobs_are_deleted_together_and_disk_use_follows",
-    "test_typing_survives_a_file_that_arrives_and_a_row_that_goes",
-    "test_what_is_pressed_on_a_phone_is_large_enough",
-}
-
-
 def pytest_collection_modifyitems(items):
     here = Path(__file__).parent
     for item in items:
         if here in Path(item.fspath).parents:
             item.add_marker(pytest.mark.browser)
-            if item.originalname in THOROUGH:
-                item.add_marker(pytest.mark.thorough)
             # A busy machine can starve Chromium, the server and the model at once; a second failure is a defect.
             item.add_marker(pytest.mark.flaky(reruns=1))
 

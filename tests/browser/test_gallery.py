@@ -84,6 +84,7 @@ def card(studio, words):
     return studio.page.locator(f"#gallery article:has(b:text('{words}'))")
 
 
+@pytest.mark.thorough
 def test_a_hundred_cards_scroll_smoothly(anna):
     gallery(anna)
     page = anna.page
@@ -107,6 +108,7 @@ def test_a_hundred_cards_scroll_smoothly(anna):
     assert 0 < players < 60  # browsers stop making players at about 75
 
 
+@pytest.mark.thorough
 def test_a_title_being_typed_keeps_text_and_focus_while_jobs_come_and_go(anna, filled):
     gallery(anna, "take 5")
     page = anna.page
@@ -159,6 +161,7 @@ def test_a_job_deleted_in_one_tab_leaves_the_other(anna):
     other.close()
 
 
+@pytest.mark.thorough
 def test_ticked_jobs_are_deleted_together_and_disk_use_follows(anna):
     gallery(anna)
     page = anna.page
@@ -213,6 +216,7 @@ def test_two_results_play_in_step_and_are_measured(anna, filled, server):
     page.wait_for_selector("#compare [data-compare]", state="detached")
 
 
+@pytest.mark.thorough
 def test_continue_from_the_last_frame_and_use_as_a_reference(anna, filled, server, tmp_path):
     gallery(anna, "take 3.")
     page = anna.page
@@ -257,6 +261,7 @@ def test_the_settings_inside_an_mp4_fill_the_page(anna, filled, server, media):
     page.wait_for_function("document.querySelector('#prompt textarea').value.includes('take 3.')")
 
 
+@pytest.mark.thorough
 def test_a_phone_shows_cards_that_fit(anna):
     anna.page.set_viewport_size({"width": 390, "height": 844})
     gallery(anna)

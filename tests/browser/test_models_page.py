@@ -65,6 +65,7 @@ def test_a_download_goes_on_over_a_reload_is_stopped_and_completed(studio, hub):
     page.wait_for_selector("#model-activity .good :text('Every file is whole')")
 
 
+@pytest.mark.thorough
 def test_a_gated_repository_is_said_in_words(studio, hub):
     hub.token, hub.gated = "right", True
     studio.open()
@@ -75,6 +76,7 @@ def test_a_gated_repository_is_said_in_words(studio, hub):
     hub.token = None
 
 
+@pytest.mark.thorough
 def test_a_model_is_removed_after_a_question(studio, hub):
     studio.open()
     open_tab(studio, "Models")
@@ -117,6 +119,7 @@ def test_memory_follows_the_canvas(studio):
     page.wait_for_selector("#hardware .presets :text('Would run with')")
 
 
+@pytest.mark.thorough
 def test_the_system_tab_shows_the_engine_live_and_makes_a_report(studio):
     studio.open()
     studio.smallest("a red circle")

@@ -125,6 +125,7 @@ def test_typing_in_a_shot_changes_the_text_and_is_never_interrupted(studio):
     wait_text(studio, "non_diegetic_music: A fiddle.")
 
 
+@pytest.mark.thorough
 def test_a_section_that_is_missing_appears_with_its_first_letter(studio):
     studio.open()
     write(studio, "integrated_multimodal_description: [Shot 1] A boat.")
@@ -136,6 +137,7 @@ def test_a_section_that_is_missing_appears_with_its_first_letter(studio):
     assert studio.page.evaluate("document.activeElement.dataset.key") == "overall_soundscape"
 
 
+@pytest.mark.thorough
 def test_shots_are_added_moved_cut_and_fitted_by_keyboard(studio):
     studio.open()
     write(studio, TWO)
@@ -178,6 +180,7 @@ def test_shots_are_added_moved_cut_and_fitted_by_keyboard(studio):
     assert text(studio) == write_cut
 
 
+@pytest.mark.thorough
 def test_a_cut_is_dragged(studio):
     studio.open()
     write(studio, TWO)
@@ -193,6 +196,7 @@ def test_a_cut_is_dragged(studio):
     wait_text(studio, "[Shot 2] At 00:03.100,")  # 0.6 of 5.17 s, in steps of 0.05 s
 
 
+@pytest.mark.thorough
 def test_a_line_is_added_and_its_language_changed_for_the_speaker(studio):
     studio.open()
     write(studio, TWO)
@@ -229,6 +233,7 @@ def test_advice_names_the_line_goes_there_and_mends(studio, media):
     assert text(studio) == 'A boat.\nThe man of <image 1> says "Ahoy".'
 
 
+@pytest.mark.thorough
 def test_keyframes_get_their_first_line_with_the_exact_seconds(studio, media):
     studio.open()
     studio.page.fill(FIELD, "A boat sails.")
@@ -247,6 +252,7 @@ def test_keyframes_get_their_first_line_with_the_exact_seconds(studio, media):
     studio.page.wait_for_selector(".ir-ok")
 
 
+@pytest.mark.thorough
 def test_tags_go_into_the_shot_that_was_typed_in(studio, media):
     studio.open()
     write(studio, TWO)
@@ -260,6 +266,7 @@ def test_tags_go_into_the_shot_that_was_typed_in(studio, media):
     wait_text(studio, "A wide shot of a harbour. <Picture 1> [Shot 2]")
 
 
+@pytest.mark.thorough
 def test_templates_and_request_files_fill_the_prompt(studio, tmp_path):
     studio.open()
     studio.page.fill(FIELD, "my own words")
@@ -320,6 +327,7 @@ def test_the_writer_streams_text_that_is_taken_over_or_discarded(studio, endpoin
     assert shown.startswith("data:image/jpeg;base64,") and "<Picture 1>" in json.dumps(endpoint[-1])
 
 
+@pytest.mark.thorough
 def test_on_a_phone_everything_is_in_reach(studio):
     studio.page.set_viewport_size({"width": 390, "height": 844})
     studio.open()
@@ -343,6 +351,7 @@ def test_on_a_phone_everything_is_in_reach(studio):
     assert untranslated == 0
 
 
+@pytest.mark.thorough
 def test_the_official_examples_open_where_they_are(studio):
     folder = Path(__file__).resolve().parents[3] / "shared" / "h3-official" / "requests"
     if not folder.is_dir():

@@ -55,6 +55,7 @@ def judge(page, where):
     assert wide <= 0, f"{where}: {wide} px stick out"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("opened", [way.values for way in WAYS], ids=[way.id for way in WAYS], indirect=True)
 def test_axe_finds_nothing_serious_and_nothing_sticks_out(opened, media):
     page = opened.page
@@ -88,6 +89,7 @@ def test_axe_finds_nothing_serious_and_nothing_sticks_out(opened, media):
     judge(page, "tour")
 
 
+@pytest.mark.thorough
 def test_what_is_pressed_on_a_phone_is_large_enough(studio):
     page = studio.page
     page.set_viewport_size(PHONE)
@@ -150,6 +152,7 @@ def test_every_section_is_quiet_and_fetches_nothing_from_elsewhere(studio):
         pass  # the fixture judges: no error in the console, no request to another place
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_page_is_there_in_two_and_a_half_seconds(chromium, server):
     """From the address to the first plan, on a warm server with a fresh browser; only a quiet machine can tell."""

@@ -118,6 +118,7 @@ def test_references_are_reordered_by_mouse_and_keyboard_and_the_prompt_follows(t
     prompt_is(studio, "<Picture 1> walks as in <Video 1> while <Audio 1> sounds like <Audio 1 (removed)>")
 
 
+@pytest.mark.thorough
 def test_a_pasted_picture_and_a_drop_beside_the_zone_join_the_tray(studio, media):
     studio.open()
     studio.page.evaluate(PASTE, [base64(media["portrait.png"]), "image.png", "#prompt textarea"])
@@ -134,6 +135,7 @@ def test_a_pasted_picture_and_a_drop_beside_the_zone_join_the_tray(studio, media
         studio.page.wait_for_selector(f"#{place}-frame-card [data-seen={place}]")
 
 
+@pytest.mark.thorough
 def test_text_that_is_pasted_with_a_picture_stays_text(studio, media):
     studio.open()
     studio.page.evaluate(
@@ -186,6 +188,7 @@ def test_a_clip_is_trimmed_by_its_handles_and_by_number_and_played_exactly(tall,
     studio.page.wait_for_selector(f"{clip} .problems :text('must use 2 to 15 seconds')")  # refused in its own place
 
 
+@pytest.mark.thorough
 def test_a_sound_that_the_browser_cannot_play_says_so(studio, media, tmp_path):
     path = tmp_path / "lossless.m4a"  # ALAC: H3 reads it, Chromium does not
     with av.open(str(path), "w", format="ipod") as container:
@@ -202,6 +205,7 @@ def test_a_sound_that_the_browser_cannot_play_says_so(studio, media, tmp_path):
     assert studio.page.locator(".clip.playing").count() == 0
 
 
+@pytest.mark.thorough
 def test_typing_survives_a_file_that_arrives_and_a_row_that_goes(tall, media):
     studio = tall
     studio.open()
@@ -224,6 +228,7 @@ def test_typing_survives_a_file_that_arrives_and_a_row_that_goes(tall, media):
     studio.page.wait_for_selector("#tray .budget:has-text('2.7 of 15 s')")
 
 
+@pytest.mark.thorough
 def test_frames_are_shown_as_the_job_will_hand_them_over(studio, media, tmp_path):
     phone = tmp_path / "phone.jpg"  # landscape pixels that EXIF turns upright, as phones write them
     picture = Image.open(media["portrait.png"]).rotate(90, expand=True)
@@ -256,6 +261,7 @@ def _same_as_inspect(studio, place: str, path: Path, size: tuple[int, int], fold
     assert np.array_equal(shown, np.asarray(Image.open(folder / f"seen-{size[1]}" / "image.png")))
 
 
+@pytest.mark.thorough
 def test_sizes_tell_tokens_and_time_and_are_chosen_by_a_click(studio):
     studio.open()
     studio.page.wait_for_selector("#plan .sizes button[aria-pressed=true]:has-text('224 × 128')")
@@ -297,6 +303,7 @@ def test_a_draft_becomes_the_final_with_the_same_seed(studio):
     assert studio.page.locator("#player [data-action=final]").count() == 0
 
 
+@pytest.mark.thorough
 def test_a_tray_on_a_phone_is_compact_and_nothing_sticks_out(studio, media):
     studio.page.set_viewport_size({"width": 390, "height": 844})
     studio.open()

@@ -43,6 +43,7 @@ def all_chinese(page, where):
     assert left == [], f"{where}: {left}"
 
 
+@pytest.mark.thorough
 def test_every_section_and_part_speaks_chinese(chinese):
     page = chinese.page
     for section in page_words.sections(page):
@@ -64,6 +65,7 @@ def test_every_section_and_part_speaks_chinese(chinese):
     assert page.locator(".tour").count() == 0
 
 
+@pytest.mark.thorough
 def test_media_advice_and_problems_speak_chinese(chinese, media):
     page = chinese.page
     page.click("#mode label:nth-of-type(2)")
@@ -104,6 +106,7 @@ def test_media_advice_and_problems_speak_chinese(chinese, media):
     all_chinese(page, "problems")
 
 
+@pytest.mark.thorough
 def test_a_job_speaks_chinese_from_queue_to_gallery_and_its_title_stays(chinese):
     page = chinese.page
     smallest(page, USER_TEXT, steps=40)

@@ -80,10 +80,8 @@ def write_queue(path: Path, records: Sequence[JobRecord]) -> None:
 
 
 # What zipfile, its decompressors and json raise for damaged, encrypted or absurdly nested files.
-_UNREADABLE = (
-    *(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, lzma.LZMAError),
-    *(RuntimeError, NotImplementedError, RecursionError),
-)
+# RuntimeError covers unknown methods (NotImplementedError) and depth (RecursionError).
+_UNREADABLE = (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def test_a_reload_finds_the_running_job_and_then_its_result(studio, chromium):
     studio.open()
     studio.smallest("Found <again>", steps=50)
     studio.generate()
-    studio.page.wait_for_selector("#live :text('of 49')", timeout=60_000)
+    studio.page.wait_for_selector("#live .facts:text-matches('step [1-9][0-9]* of 49')", timeout=60_000)
     studio.page.wait_for_url(re.compile(r"\?job="))
     address = studio.page.url
     studio.reload()

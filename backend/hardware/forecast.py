@@ -18,7 +18,7 @@ from backend.hardware.model_size import GIB, ModelSize
 from backend.hardware.placement import FORMULA, Part, Placement, place
 from backend.hardware.probe import Hardware
 from backend.hardware.request_shape import RequestShape
-from backend.presets import HardwarePreset
+from backend.presets import EngineName, HardwarePreset
 from backend.types import AUDIO_SAMPLE_RATE, Stage, Task
 
 RECENT = 5  # finished jobs that correct a forecast; older ones may be of another version
@@ -46,25 +46,28 @@ class FinishedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a request will cost. `refusal` says why it cannot run and the nearest change that can, or is None."""
+    """What a request will cost. `refusal` says why it cannot run and the nearest change that can, or is None.
+
+    Seconds are not known (`times` empty, the others None) of a server elsewhere that has finished no job yet.
+    """
 
     preset: str
     shape: RequestShape
     placement: Placement
     times: tuple[StageTime, ...]
-    step_s: float
+    step_s: float | None
     disk: tuple[Part, ...]
     refusal: Problem | None = None
 
     @property
-    def total_s(self) -> float:
+    def total_s(self) -> float | None:
         """Seconds from start to a finished file."""
-        return sum(time.seconds for time in self.times)
+        return sum(time.seconds for time in self.times) if self.times else None
 
     @property
     def gpu_gib(self) -> float:
         """Memory of the fullest GPU at its peak; on a CPU, of the fullest process without its libraries."""
-        return max(rank.peak.gib for rank in self.placement.ranks)
+        return max((rank.peak.gib for rank in self.placement.ranks), default=0.0)
 
     @property
     def host_gib(self) -> float:
@@ -94,29 +97,37 @@ class Question:
 
 def forecast(hardware: Hardware, question: Question) -> Forecast:
     """The forecast of one request on one preset of one machine."""
-    preset, shape, size = question.preset, question.shape, question.size
-    placement = place(hardware, preset, shape, size)
-    known = question.tabulated or any(_same_schedule(job.shape, shape) for job in question.history)
-    expected = _expected(preset, shape, size, placement, tabulated=known)
-    past = []
-    for number, job in enumerate(question.history[:RECENT]):  # newest first: an older one may have made its tables
-        older = any(_same_schedule(other.shape, job.shape) for other in question.history[number + 1 :])
-        past.append((job, _expected(preset, job.shape, size, placement, tabulated=older)))
-    times = tuple(_corrected(stage, value, past, question) for stage, value in expected.items())
-    denoise = next(time.seconds for time in times if time.stage is Stage.DENOISE)
-    forward = rates.step(preset, shape, size, placement.ranks[0].gpu).seconds
-    # A forward as it is corrected: its share of the stage, of which moves and tables are the rest.
-    step_s = forward * denoise / expected[Stage.DENOISE].seconds
-    disk = _disk(question)
+    placement = place(hardware, question.preset, question.shape, question.size)
+    times, step_s = _seconds(question, placement)
+    disk = _disk(question, placement)
     return Forecast(
-        preset=preset.name,
-        shape=shape,
+        preset=question.preset.name,
+        shape=question.shape,
         placement=placement,
         times=times,
         step_s=step_s,
         disk=disk,
         refusal=_refusal(hardware, question, placement, disk),
     )
+
+
+def _seconds(question: Question, placement: Placement) -> tuple[tuple[StageTime, ...], float | None]:
+    """(seconds by stage, seconds of a forward); of a server elsewhere only what its finished jobs tell."""
+    preset, shape, size = question.preset, question.shape, question.size
+    known = question.tabulated or any(_same_schedule(job.shape, shape) for job in question.history)
+    expected = _expected(preset, shape, size, placement, tabulated=known)
+    past = []
+    for number, job in enumerate(question.history[:RECENT]):  # newest first: an older one may have made its tables
+        older = any(_same_schedule(other.shape, job.shape) for other in question.history[number + 1 :])
+        past.append((job, _expected(preset, job.shape, size, placement, tabulated=older)))
+    told = [_corrected(stage, value, past, question) for stage, value in expected.items()]
+    times = tuple(time for time in told if time is not None)
+    denoise = next((time.seconds for time in times if time.stage is Stage.DENOISE), None)
+    if denoise is None:
+        return times, None
+    forward = rates.step(preset, shape, size, placement.gpu).seconds
+    # A forward as it is corrected: its share of the stage, of which moves and tables are the rest.
+    return times, forward * denoise / expected[Stage.DENOISE].seconds
 
 
 def _same_schedule(one: RequestShape, other: RequestShape) -> bool:
@@ -128,7 +139,7 @@ def _expected(
     preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement, *, tabulated: bool
 ) -> dict[Stage, rates.Seconds]:
     """Formula and measured rates alone."""
-    gpu = placement.ranks[0].gpu
+    gpu = placement.gpu
     step = rates.step(preset, shape, size, gpu)
     denoise = rates.Seconds(seconds=shape.forwards * step.seconds, basis=step.basis)
     if not tabulated and (tables := rates.tabulate(preset, size, gpu)) is not None:
@@ -149,22 +160,23 @@ def _corrected(
     expected: rates.Seconds,
     past: Sequence[tuple[FinishedJob, Mapping[Stage, rates.Seconds]]],
     question: Question,
-) -> StageTime:
-    """`expected` scaled by how earlier jobs compared with what was expected of them."""
-    if stage is Stage.LOAD and question.warm:
+) -> StageTime | None:
+    """`expected` scaled by how earlier jobs compared with what was expected of them; None where only they tell."""
+    elsewhere = question.preset.engine is EngineName.REMOTE
+    if stage is Stage.LOAD and question.warm and not elsewhere:
         return StageTime(stage=stage, seconds=0.0, basis="the model is loaded already")
     took = [(job.seconds[stage], was[stage].seconds) for job, was in past if job.seconds.get(stage)]
     if stage is Stage.LOAD and took:  # a warm job loads nothing, or one transformer: those say little about a cold one
         whole = max(real for real, _ in took)
         took = [(real, was) for real, was in took if real > whole / 2]
     if not took:
-        return StageTime(stage=stage, seconds=expected.seconds, basis=expected.basis)
+        return None if elsewhere else StageTime(stage=stage, seconds=expected.seconds, basis=expected.basis)
     ratio = statistics.median(real / was for real, was in took)
     jobs = f"{len(took)} of your finished jobs" if len(took) > 1 else "one of your finished jobs"
     return StageTime(stage=stage, seconds=expected.seconds * ratio, basis=f"from {jobs} on this preset")
 
 
-def _disk(question: Question) -> tuple[Part, ...]:
+def _disk(question: Question, placement: Placement) -> tuple[Part, ...]:
     shape = question.shape
     px = shape.num_frames * shape.width * shape.height
     result = px * RESULT_BITS_PX / 8 + shape.duration_s * AUDIO_BYTES_S
@@ -173,7 +185,7 @@ def _disk(question: Question) -> tuple[Part, ...]:
         sound = limits.MAX_CLIP_S * AUDIO_SAMPLE_RATE * 2 * 4 if shape.task is Task.REF2VA else 0
         parts.append(Part(name="inputs", gib=question.input_bytes / GIB, basis="size of your files"))
         parts.append(Part(name="prepared media", gib=(3 * shape.encoded_px + sound) / GIB, basis=FORMULA))
-    if question.preset.runtime.adaln_tables:
+    if question.preset.runtime.adaln_tables and placement.ranks:
         tables = question.size.tables(shape.forwards, shape.timesteps)
         parts.append(Part(name="AdaLN tables, kept", gib=tables / GIB, basis=FORMULA))
     return tuple(parts)

@@ -62,7 +62,7 @@ class PresetView:
     """One preset on this machine. `reason` says why it cannot run here and now and `change` what would let it, or None.
 
     Memory and seconds are those of the usual clip, in `clip`'s words. `step_s`, `total_s` and `times` are None and
-    empty where this machine has no such GPUs.
+    empty where this machine has no such GPUs, and all figures where a server elsewhere computes.
     """
 
     name: str
@@ -146,6 +146,8 @@ def machine_view(
 
 def form(preset: HardwarePreset, parked: Sequence[str]) -> str:
     """How a preset runs, in a few words: "Ulysses 4 packed, FSDP, parked: text encoder, transformer"."""
+    if preset.engine is EngineName.REMOTE:
+        return "nothing is computed here"
     parallel = preset.parallel
     words = [
         f"Ulysses {parallel.ulysses_degree} {parallel.wanted_exchange}" if parallel.ulysses_degree > 1 else "",

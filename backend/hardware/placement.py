@@ -14,7 +14,7 @@ from backend.hardware.choose import gpus_of, pick_gpus
 from backend.hardware.model_size import CONDITIONER_LAYERS, GIB, ModelSize
 from backend.hardware.probe import Gpu, Hardware
 from backend.hardware.request_shape import RequestShape
-from backend.presets import Device, HardwarePreset, Offload
+from backend.presets import Device, EngineName, HardwarePreset, Offload
 from backend.types import Stage
 
 TILE_BYTES = 136_000_000  # of one VAE tile in a stack, width 2048: (8.83 - 5.19) GiB for 28
@@ -79,10 +79,15 @@ class RankPlace:
 class Placement:
     """Where everything of a request lies. `lacks` says in words why it does not fit, or is None."""
 
-    ranks: tuple[RankPlace, ...]
+    ranks: tuple[RankPlace, ...]  # empty where a server elsewhere computes
     parked: tuple[str, ...]  # components that wait in host memory while idle
     host: tuple[Part, ...]
     lacks: str | None = None
+
+    @property
+    def gpu(self) -> Gpu | None:
+        """The GPU of rank 0, as the others have; None on a CPU and elsewhere."""
+        return self.ranks[0].gpu if self.ranks else None
 
     @property
     def host_gib(self) -> float:
@@ -97,6 +102,8 @@ class Placement:
 
 def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size: ModelSize) -> Placement:
     """Place a request of `shape` on `preset`. A machine with too few GPUs gets imaginary ones of the preset's size."""
+    if preset.engine is EngineName.REMOTE:
+        return Placement(ranks=(), parked=(), host=())
     gpus: tuple[Gpu | None, ...] = (None,) * preset.world_size
     if gpus_of(preset):
         gpus = pick_gpus(preset, hardware.gpus) or tuple(imaginary(preset))

@@ -190,7 +190,7 @@ def _measured_on(fit: Fitted, gpu: Gpu) -> str:
 
 def encode(preset: HardwarePreset, shape: RequestShape, size: ModelSize, placement: Placement) -> Seconds:
     """Seconds of conditioning: prompt, pictures, and parked weights on their way to the GPU."""
-    gpu = placement.ranks[0].gpu
+    gpu = placement.gpu
     if gpu is None:
         return Seconds(seconds=CPU_ENCODE_S + shape.encoded_px * CPU_ENCODE_PX_S, basis=CPU_BASIS)
     fit, nominal = fitted(), nominal_tflops(gpu.name) or UNKNOWN_TFLOPS

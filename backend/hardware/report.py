@@ -22,13 +22,16 @@ def forecast_lines(forecast: Forecast) -> list[str]:
     seconds = shape.num_frames / FPS
     lines = [f"A clip of {shape.width}x{shape.height}, {seconds:.1f} s, {shape.forwards} forwards on {forecast.preset}"]
     lines += [f"  {_rank(rank)}" for rank in placement.ranks]
-    host = ", ".join(f"{part.name} {part.gib:.1f}" for part in placement.host)
-    lines.append(f"  host RAM {placement.host_gib:.1f} GiB: {host}")
+    if placement.host:
+        host = ", ".join(f"{part.name} {part.gib:.1f}" for part in placement.host)
+        lines.append(f"  host RAM {placement.host_gib:.1f} GiB: {host}")
     lines.append(
         f"  disk {forecast.disk_gib:.2f} GiB: " + ", ".join(f"{part.name} {part.gib:.2f}" for part in forecast.disk)
     )
     if forecast.refusal is not None:
         return [*lines, f"  does not fit: {forecast.refusal}"]
+    if forecast.total_s is None:
+        return [*lines, "  seconds are not known yet: the first job that the server finishes will tell"]
     lines += [f"  {time.stage.value:<8} {time.seconds:8.1f} s  {time.basis}" for time in forecast.times]
     return [*lines, f"  in all   {forecast.total_s:8.1f} s"]
 
@@ -38,7 +41,8 @@ def preset_lines(machine: MachineView) -> list[str]:
     lines = []
     for preset in machine.presets:
         if preset.fits:
-            words = f"{preset.title}: {preset.form}, {preset.peak_gib:.1f} GiB at most for {preset.clip}"
+            words = f"{preset.title}: {preset.form}"
+            words += f", {preset.peak_gib:.1f} GiB at most for {preset.clip}" if preset.ranks else ""
         else:
             words = f"{preset.reason}" + (f"; what is missing: {preset.change}" if preset.change else "")
         lines.append(f"{'fits' if preset.fits else 'no  '}  {preset.name:<12} {words}")

@@ -15,7 +15,7 @@ from backend import codec, limits
 from backend.errors import H3Error, Problem
 from backend.events import StageFinished
 from backend.hardware.choose import Choice
-from backend.hardware.forecast import FinishedJob, Forecast, Question, StageTime, forecast
+from backend.hardware.forecast import FinishedJob, Forecast, Question, forecast
 from backend.hardware.machine_view import Judge, MachineView, machine_view
 from backend.hardware.model_size import ModelSize, size_of
 from backend.hardware.placement import Part, place
@@ -57,13 +57,7 @@ class Outlook:
 
     def forecast(self, plan: Plan, preset: HardwarePreset) -> Forecast:
         """What a planned request will cost on `preset`. Raises CheckpointError where its checkpoint is not known."""
-        question = self._question(plan, preset, asked=True)
-        made = forecast(self._sight.hardware(), question)
-        if preset.engine is not EngineName.REMOTE or question.history:
-            return made
-        unknown = "the server's own; known here once it has made one"
-        times = tuple(StageTime(stage=time.stage, seconds=0.0, basis=unknown) for time in made.times)
-        return dataclasses.replace(made, times=times, step_s=0.0, refusal=None)
+        return forecast(self._sight.hardware(), self._question(plan, preset, asked=True))
 
     def refusal(self, plan: Plan, preset: HardwarePreset) -> Problem | None:
         """Why a planned request cannot run on `preset`, with the nearest change that can, or None."""
@@ -152,7 +146,7 @@ class Outlook:
     def _model(self, preset: HardwarePreset, task: Task) -> tuple[ModelSize, Geometry]:
         checkpoint = self._sight.services.find_checkpoint(preset, self._sight.settings)
         if preset.engine is EngineName.REMOTE:
-            return TINY, checkpoint.geometry  # next to nothing is held here
+            return TINY, checkpoint.geometry  # only compares its jobs with one another: nothing is held here
         itemsize = 4 if preset.dtype is Dtype.FLOAT32 else 2
         folder = checkpoint.folder
         both = ("transformer", "transformer_ref")

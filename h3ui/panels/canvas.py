@@ -98,7 +98,7 @@ def plan_html(made: Plan, asked_s: float | None = None, cost: Forecast | None = 
     if asked_s is not None and abs(asked_s - made.duration_s) >= 0.005:
         costs.append(f"{asked_s:g} s becomes {made.num_frames} frames, {made.duration_s:.3f} s")
     if cost is not None:
-        costs += [f"{_tokens(cost)} a forward", f"{_time(cost)} in all"]
+        costs += [f"{_tokens(cost)} a forward", _time(cost, " in all")]
     warned = "".join(markup.note(notice, "warn") for notice in made.notices)
     shown = " · ".join(f"<span>{part}</span>" for part in told)
     below = f'<div class="costs">{"".join(f"<span>{part}</span>" for part in costs)}</div>' if costs else ""
@@ -109,5 +109,5 @@ def _tokens(cost: Forecast) -> str:
     return f"{cost.shape.rows:,} tokens"
 
 
-def _time(cost: Forecast) -> str:
-    return f"about {render.duration(cost.total_s)}"
+def _time(cost: Forecast, of: str = "") -> str:
+    return "time not known yet" if cost.total_s is None else f"about {render.duration(cost.total_s)}{of}"

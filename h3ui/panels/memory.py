@@ -36,6 +36,8 @@ def forecast_html(cost: Forecast | None) -> str:
     if cost is None:
         return '<p class="muted">Memory is shown here as soon as the canvas can be made.</p>'
     ranks = cost.placement.ranks
+    if not ranks:
+        return '<p class="muted">Nothing is held in memory here: a server elsewhere makes the video.</p>'
     on_cpu = all(rank.gpu is None for rank in ranks)
     if on_cpu:
         head = "Memory of the process" if len(ranks) == 1 else f"Memory of {len(ranks)} processes"

@@ -338,7 +338,8 @@ def test_the_preset_is_chosen_by_the_address_and_refuses_without(tmp_path):
             "remote",
             "H3_REMOTE_URL is set: the server at user.example:7860 makes the videos.",
         )
-        assert backend.forecast(GenerationRequest(prompt="x", sampling=SAMPLING)).refusal is None
+        told = backend.forecast(GenerationRequest(prompt="x", sampling=SAMPLING))
+        assert (told.refusal, told.total_s) == (None, None)
         assert "very-secret" not in repr(backend.settings)
     finally:
         backend.close()

@@ -11,7 +11,7 @@ from backend.hardware.machine_view import GpuView
 from backend.hardware.probe import Gpu, GpuUser, Hardware
 from backend.settings import Settings
 from backend.types import GenerationRequest, Sampling
-from h3ui.panels import hardware, memory, system
+from h3ui.panels import canvas, hardware, memory, system
 
 EVIL = '<img src=x onerror="alert(1)">'
 
@@ -64,6 +64,19 @@ def test_every_rank_has_a_bar_whose_pieces_fill_its_share_of_the_card(backend):
 
 def test_a_preset_that_needs_other_cards_is_drawn_as_planned(backend):
     assert "Such GPUs are not in this machine" in memory.forecast_html(cost(backend, "8x80gb"))
+
+
+def test_a_server_elsewhere_has_no_memory_here_and_no_seconds_yet(backend):
+    asked = GenerationRequest(prompt="a clip", sampling=Sampling(num_frames=209, width=1344, height=768))
+    told, plan = cost(backend, "remote"), backend.plan(asked, preset="remote")
+    assert memory.forecast_html(told) == (
+        '<p class="muted">Nothing is held in memory here: a server elsewhere makes the video.</p>'
+    )
+    assert "<span>time not known yet</span>" in canvas.plan_html(plan, cost=told)
+    option = canvas.SizeOption(name="Full", width=1344, height=768, cost=told, chosen=True)
+    assert "time not known yet" in canvas.sizes_html([option])
+    (view,) = [item for item in backend.machine().presets if item.name == "remote"]
+    assert (view.form, view.total_s, view.times) == ("nothing is computed here", None, ())
 
 
 def test_the_panel_says_what_was_chosen_the_other_way_to_share_and_what_would_let_others_run(backend):

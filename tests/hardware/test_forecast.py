@@ -176,6 +176,29 @@ def test_finished_jobs_correct_each_stage():
     assert "loaded already" in loaded[Stage.LOAD].basis
 
 
+def test_a_server_elsewhere_takes_as_long_as_its_finished_jobs_say():
+    """Nothing of this machine tells its seconds, so there are none, and not 0, before the first job."""
+    asked, past = shape(1344, 768, 209), shape(1344, 768, 107)
+
+    def remote(**more):
+        return forecast(machine(0, ram=2.0), question(SHIPPED["remote"], asked, **more))
+
+    for unknown in (remote(), remote(warm=True)):
+        assert (unknown.times, unknown.total_s, unknown.step_s) == ((), None, None)
+        assert (unknown.placement.ranks, unknown.gpu_gib, unknown.host_gib, unknown.refusal) == ((), 0, 0, None)
+        lines = forecast_lines(unknown)
+        assert lines[-1] == "  seconds are not known yet: the first job that the server finishes will tell"
+        assert not any(" s " in line or "RAM" in line for line in lines[1:])
+    seconds = {Stage.LOAD: 9.0, Stage.DENOISE: 300.0, Stage.MUX: 2.0}  # what servers that tell no steps are heard of
+    job = FinishedJob(shape=past, seconds=seconds)
+    again = forecast(machine(0), question(SHIPPED["remote"], past, history=(job,), warm=True))
+    assert {time.stage: time.seconds for time in again.times} == pytest.approx(seconds)
+    assert again.total_s == pytest.approx(311)
+    assert 2 * 311 < remote(history=(job,)).total_s < 4 * 311  # twice as many frames, attention grows faster than they
+    full = dataclasses.replace(machine(0), disk_free_gib=0.001)
+    assert "free on the disk" in str(forecast(full, question(SHIPPED["remote"], asked)).refusal)
+
+
 def test_tables_of_a_new_schedule_are_read_once():
     """26.1 GB of projections at 2 GB/s; a finished job of the same schedule left its tables on the disk."""
     preset, asked = SHIPPED["1x141gb"], shape(1344, 768, 124)

@@ -125,6 +125,15 @@ class Parallel:
             return self.exchange
         return Exchange.GATHERED if self.ulysses_degree == 2 else Exchange.PACKED
 
+    def form(self, exchange: Exchange) -> str:
+        """In a few words, "Ulysses 4 packed, FSDP", with the exchange that was settled on; empty for one rank."""
+        words = [
+            f"Ulysses {self.ulysses_degree} {exchange}" if self.ulysses_degree > 1 else "",
+            f"TP {self.tensor_parallel_size}" if self.tensor_parallel_size > 1 else "",
+            "FSDP" if self.fsdp else "",
+        ]
+        return ", ".join(word for word in words if word)
+
     @property
     def no_adapters(self) -> str | None:
         """Why adapters cannot be merged into weights that ranks hold like this, or None."""

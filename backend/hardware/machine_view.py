@@ -148,12 +148,7 @@ def form(preset: HardwarePreset, parked: Sequence[str]) -> str:
     """How a preset runs, in a few words: "Ulysses 4 packed, FSDP, parked: text encoder, transformer"."""
     if preset.engine is EngineName.REMOTE:
         return "nothing is computed here"
-    parallel = preset.parallel
-    words = [
-        f"Ulysses {parallel.ulysses_degree} {parallel.wanted_exchange}" if parallel.ulysses_degree > 1 else "",
-        f"TP {parallel.tensor_parallel_size}" if parallel.tensor_parallel_size > 1 else "",
-        "FSDP" if parallel.fsdp else "",
-    ]
+    words = [preset.parallel.form(preset.parallel.wanted_exchange)]
     if preset.runtime.offload is Offload.BLOCKS:
         kept = preset.runtime.resident_layers
         words.append("streamed block by block" + (f", {kept} kept" if kept else ""))

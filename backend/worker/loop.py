@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from backend.errors import H3Error
@@ -74,6 +75,7 @@ class Rank:
         info = model.load(setup, self._report)
         loaded_s = time.monotonic() - began
         self._report.stage_now = None
+        _log(_readiness(setup, info, loaded_s))
         self._channel.send(Ready(rank=setup.rank, pid=os.getpid(), info=info))
         while isinstance(order := self._orders.get(), Generate):
             self._report.begin(model.agree, loaded_s)
@@ -137,10 +139,24 @@ def _in_a_line(error: Exception) -> str:
     return logs.redact(text if isinstance(error, H3Error) else text.splitlines()[0])
 
 
-def _log_error() -> None:
-    """The error being handled, into the log; a full disk takes no log either, and the parent must hear of it still."""
+def _readiness(setup: Setup, info: Mapping[str, object], loaded_s: float) -> str:
+    """What was chosen here, in a line for whoever reads the log; the sidecars have more of it."""
+    shared = info.get("parallel")
+    exchange = shared["exchange"] if isinstance(shared, dict) else None
+    form = setup.parallel.form(exchange or setup.parallel.wanted_exchange)
+    facts = (f"rank {setup.rank} of {setup.world_size}", form, f"attention {info.get('attention')}")
+    return f"Ready after {loaded_s:.1f} s: {', '.join(fact for fact in facts if fact)}"
+
+
+def _log(text: str) -> None:
+    """`text` into the log; a full disk takes no log either, and the parent must hear of it all the same."""
     with contextlib.suppress(OSError):
-        traceback.print_exc()
+        print(text, file=sys.stderr, flush=True)  # noqa: T201 - this is the rank's log
+
+
+def _log_error() -> None:
+    """The error that is being handled, into the log."""
+    _log(traceback.format_exc())
 
 
 def _tail() -> str:

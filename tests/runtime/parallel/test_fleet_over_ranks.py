@@ -1,6 +1,7 @@
 """Ranks that share a job, as real processes of a fleet: results, cancelling, and a rank that dies in a collective."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -65,6 +66,14 @@ def test_a_job_over_two_ranks_is_that_of_one(engine, tiny_checkpoint, tmp_path):
         "encodes": True,
         "decodes_tiles": True,
     }
+
+
+def test_each_rank_says_once_in_its_log_what_was_chosen(engine):
+    list(engine.start())
+    for rank, path in enumerate(engine.log_paths):
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.startswith("Ready")]
+        told = rf"Ready after \d+\.\d s: rank {rank} of 2, Ulysses 2 gathered, FSDP, attention (\w+)"
+        assert [re.fullmatch(told, line)[1] for line in lines] == ["sdpa"]
 
 
 def test_cancelled_in_the_middle_both_ranks_are_ready_again(engine, tmp_path):

@@ -168,10 +168,14 @@ class QualityPreset:
 
     name: str
     title: str
-    description: str
+    description: str  # without its steps: those depend on the model, and whoever shows it asks `steps`
     num_inference_steps: int
     canvas_scale: float = 1.0  # of the checkpoint's default short edge; 0.5 drafts at half the size
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
+
+    def steps(self, own: int) -> int:
+        """Sigma points on a model whose `own` recipe has so many: never more than that."""
+        return min(self.num_inference_steps, own)
 
 
 P = TypeVar("P", HardwarePreset, QualityPreset)

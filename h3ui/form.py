@@ -264,9 +264,8 @@ def trim(item: MediaItem, field: str, text: str) -> MediaItem:
     except ValueError:
         seconds = -1.0
     if seconds is not None and not 0 <= seconds < 36_000:
-        problem = Problem(
-            field=f"{item.path.name} {field}", value=text, rule="must be seconds", way_out="for example 2.5"
-        )
+        shown = f"{item.path.name} ({text})"
+        problem = Problem(field=field, value=shown, rule="must be seconds", way_out="for example 2.5")
         raise InvalidRequest((problem,))
     if field == "start":
         return dataclasses.replace(item, start_s=seconds or 0.0)

@@ -104,7 +104,10 @@ class Handlers:
     def draft(self, data: dict[Any, Any], request: gr.Request) -> Updates:
         """Submit a draft of what the panels hold: the draft's canvas and no more steps than it takes."""
         p = self.panels
-        most, steps = self.backend.quality_presets()[DRAFT].num_inference_steps, data[p.sampling.steps]
+        try:
+            most, steps = self.planned.quality(DRAFT, self.preset(data))[1], data[p.sampling.steps]
+        except H3Error as error:
+            return {p.problems: problems_html(error)}
         fewer = most if steps is None else min(steps, most)
         return self.generate({**data, p.sampling.quality: DRAFT, p.sampling.steps: fewer}, request)
 
@@ -276,6 +279,20 @@ class Handlers:
     def plan(self, data: dict[Any, Any]) -> Updates:
         """The live lines under the canvas."""
         return {self.panels.canvas.plan: self.planned.html(self.values(data), self.preset(data))}
+
+    def quality_about(self, data: dict[Any, Any]) -> Any:
+        """The words about the chosen quality, for the model that would run."""
+        return self._quality(data)[0]
+
+    def quality_steps(self, data: dict[Any, Any]) -> Any:
+        """A quality was chosen: its steps on the model that would run."""
+        return self._quality(data)[1]
+
+    def _quality(self, data: dict[Any, Any]) -> tuple[Any, Any]:
+        try:
+            return self.planned.quality(data[self.panels.sampling.quality], self.preset(data))
+        except H3Error:  # the line under the canvas says what is wrong with the model
+            return gr.skip(), gr.skip()
 
     def frames(self, data: dict[Any, Any]) -> Updates:
         """The keyframes as the model will see them."""

@@ -156,8 +156,8 @@ class Keeping:
 
     def _save_queue(self, press: _Press) -> Updates:
         count = len(self.backend.queue(owner=press.owner))
-        if not count:
-            raise NotNow("queue: nothing waits, so there is nothing to save")
+        if not count:  # it ran meanwhile; what an earlier press said of a saved queue goes
+            return {self.panels.queue.told: gr.update(value=queue.nothing_html(), visible=True)}
         # One saved queue an owner: whoever presses often does not fill the disk. The way to it cannot be guessed.
         place = Path(get_upload_folder()) / "queues" / hashlib.sha256(press.owner.encode()).hexdigest()[:24]
         shutil.rmtree(place, ignore_errors=True)

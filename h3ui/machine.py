@@ -35,7 +35,8 @@ class Machine:
         """The hardware panel was opened: the machine, and memory of what the panels hold."""
         p = self.panels
         may = self.backend.may_pause(owner_of(data[p.session], request))
-        table = hardware.table_html(self.backend.machine(), self.backend.quality_presets(), may)
+        own_steps = self.backend.checkpoint().default_steps
+        table = hardware.table_html(self.backend.machine(), self.backend.quality_presets(), own_steps, may)
         return {p.hardware.table: table, **self.memory(data)}
 
     def memory(self, data: dict[Any, Any]) -> Updates:

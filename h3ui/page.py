@@ -141,7 +141,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
         handlers = Handlers(backend, panels)
         fields = _fields(panels)
         filled = _filled(panels)
-        compose.wire(backend, panels, handlers, fields)
+        compose.wire(panels, handlers, fields)
         prompt_wiring.wire(panels, handlers, fields, filled)
         shown: set[Any] = {job, last_job, panels.result.live, panels.result.player, panels.queue.rows}
         generate.click(

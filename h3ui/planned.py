@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 
+from backend import limits
 from backend.errors import H3Error, InvalidRequest, MediaRefused
 from backend.types import GenerationRequest, MediaReport, PreparedMedia
 from h3ui import form, markup
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import canvas, keyframes
+from h3ui.panels import canvas, keyframes, sampling
 from h3ui.panels.canvas import SizeOption
 from h3ui.panels.sampling import DRAFT
 from h3ui.uploads import Updates
@@ -80,6 +81,11 @@ class Planned:
             return self.backend.forecast(dataclasses.replace(asked, sampling=sampling), preset, probed=probed)
         except InvalidRequest:  # a very wide shape at half size
             return None
+
+    def quality(self, name: str, preset: str | None) -> tuple[str, int]:
+        """What a quality is on the model that `preset` runs, in words, and its sigma points. Raises H3Error."""
+        chosen, own = self.backend.quality_presets()[name], self.backend.checkpoint(preset).default_steps
+        return sampling.about_html(chosen, own), min(max(chosen.steps(own), limits.MIN_STEPS), limits.MAX_STEPS)
 
     def frames(self, values: PanelValues, preset: str | None) -> Updates:
         """Both keyframe cards with the pictures that the job would hand to the model."""

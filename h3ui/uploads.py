@@ -195,8 +195,9 @@ class Uploads:
             target.parent.mkdir(parents=True)
             shutil.copyfile(path, target)
         except OSError as error:
-            gone = Problem(field=shown, value="", rule="is not there any more", way_out=str(error.strerror))
-            raise MediaRefused(gone) from error
+            missing = isinstance(error, FileNotFoundError)
+            rule = "is not there any more" if missing else f"cannot be copied: {error.strerror}"
+            raise MediaRefused(Problem(field="file", value=shown, rule=rule, way_out="add it again")) from error
         return self.probe(target, keyframe=keyframe)
 
 

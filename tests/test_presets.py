@@ -1,5 +1,7 @@
 """The shipped presets load, and a wrong one names file, key, value and rule."""
 
+import re
+
 import pytest
 
 from backend import presets
@@ -17,6 +19,8 @@ def test_shipped_presets_load():
     for name, preset in {**hardware, **quality}.items():
         assert preset.name == name
         assert preset.title and preset.description
+    for preset in quality.values():  # how many steps it is depends on the model, so no text may say a number
+        assert not re.search(r"\d|twelve|fifty", preset.description, re.IGNORECASE), preset.description
 
 
 @pytest.mark.parametrize(

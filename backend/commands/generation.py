@@ -148,7 +148,7 @@ def default_steps(backend: Backend, quality: str, request: GenerationRequest) ->
             return stated
     preset = backend.quality_presets().get(quality)
     own = backend.checkpoint().default_steps
-    return min(preset.num_inference_steps, own) if preset is not None else own
+    return preset.steps(own) if preset is not None else own
 
 
 def generate_to_file(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import gradio as gr
 
 from h3ui import markup, render
-from h3ui.panels import memory
+from h3ui.panels import memory, sampling
 
 if TYPE_CHECKING:
     from backend.api import Choice, Forecast, GpuView, MachineView, PresetStatus, PresetView
@@ -52,8 +52,11 @@ def memory_html(cost: Forecast | None) -> str:
     return memory.forecast_html(cost)
 
 
-def table_html(view: MachineView, qualities: Mapping[str, QualityPreset], may_see: bool) -> str:
-    """GPUs, the chosen preset with its reason, jobs at once, the other presets, and the qualities."""
+def table_html(view: MachineView, qualities: Mapping[str, QualityPreset], own_steps: int, may_see: bool) -> str:
+    """GPUs, the chosen preset with its reason, jobs at once, the other presets, and the qualities.
+
+    `own_steps` are those of the recipe of the model that runs.
+    """
     chosen = next((preset for preset in view.presets if preset.chosen), None)
     title = chosen.title if chosen is not None else view.chosen
     form = f'<p class="muted">{markup.text(chosen.form)}</p>' if chosen is not None and view.gpus else ""
@@ -63,7 +66,7 @@ def table_html(view: MachineView, qualities: Mapping[str, QualityPreset], may_se
         f'<p class="muted">{markup.text(view.reason)}</p>{form}</div></div>'
         f"{_gpus(view, may_see)}{_at_once(view, chosen)}"
         f"<details><summary>Other setups ({len(view.presets) - (chosen is not None)})</summary>"
-        f'<ul class="presets">{rows}</ul></details>{_qualities(qualities)}'
+        f'<ul class="presets">{rows}</ul></details>{_qualities(qualities, own_steps)}'
     )
 
 
@@ -147,9 +150,9 @@ def _preset(preset: PresetView) -> str:
     )
 
 
-def _qualities(qualities: Mapping[str, QualityPreset]) -> str:
+def _qualities(qualities: Mapping[str, QualityPreset], own_steps: int) -> str:
     rows = "".join(
-        f'<li><div><b>{markup.text(item.title)}</b><p class="muted">{markup.text(item.description)}</p></div>'
+        f"<li><div><b>{markup.text(item.title)}</b>{sampling.about_html(item, own_steps)}</div>"
         f'<span class="pill {"" if draft(item) else "ok"}">{"draft" if draft(item) else "exact"}</span></li>'
         for item in qualities.values()
     )

@@ -145,7 +145,14 @@ def saved_html(path: Path, count: int) -> str:
     )
 
 
+def nothing_html() -> str:
+    """There is nothing to save."""
+    return markup.note("Nothing waits, so there is nothing to save.", "warn")
+
+
 def loaded_html(count: int) -> str:
     """How many jobs a saved queue brought."""
+    if not count:
+        return markup.note("The file holds no job, so nothing was added.", "warn")
     words = "1 job was added to the queue." if count == 1 else f"{count} jobs were added to the queue."
     return f'<div class="note ok">{markup.icon("check")}<span>{words}</span></div>'

@@ -46,7 +46,7 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
         elem_id="quality",
         elem_classes="segmented",
     )
-    about = gr.HTML(about_html(qualities[chosen]), apply_default_css=False)
+    about = gr.HTML(about_html(qualities[chosen], steps_at_first), apply_default_css=False, elem_id="quality-about")
     with gr.Row(elem_classes="fields"):
         steps = gr.Number(
             label="Steps",
@@ -93,6 +93,13 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
     )
 
 
-def about_html(preset: QualityPreset) -> str:
-    """One sentence about a quality."""
-    return f'<p class="muted about">{markup.text(preset.description)}</p>'
+def about_html(preset: QualityPreset, own_steps: int) -> str:
+    """What a quality is, and how many steps it is on a model whose own recipe has `own_steps`."""
+    steps = preset.steps(own_steps)
+    told = f"<span>{markup.text(preset.description)}</span> <span>{steps_told(steps)}</span>"
+    return f'<p class="muted about">{told}</p>'
+
+
+def steps_told(steps: int) -> str:
+    """Sigma points in words."""
+    return f"Here {steps} sigma points, {steps - 1} forwards."

@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import functools
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gradio as gr
 
-from backend import limits
 from h3ui.board import Panels
 from h3ui.form import Mode, Size
 from h3ui.handlers import Handlers
-from h3ui.panels import sampling
 from h3ui.uploads import clicked
 from h3ui.wiring import QUIET
 
-if TYPE_CHECKING:
-    from backend.api import Backend
 
-
-def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> None:
+def wire(p: Panels, handlers: Handlers, fields: set[Any]) -> None:
     """Events of the left column: they change what is on the page and submit nothing."""
     p.mode.change(
         lambda mode: (gr.update(visible=mode == Mode.FRAMES), gr.update(visible=mode == Mode.REFERENCES)),
@@ -77,10 +72,12 @@ def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any]) -> N
     p.canvas.size.change(
         lambda size: gr.update(visible=size == Size.CUSTOM), inputs=p.canvas.size, outputs=p.canvas.custom, **QUIET
     )
-    p.sampling.quality.input(
-        functools.partial(_quality, backend),
-        inputs=p.sampling.quality,
-        outputs=[p.sampling.about, p.sampling.steps],
+    p.sampling.quality.input(handlers.quality_steps, inputs=fields, outputs=p.sampling.steps, **QUIET)
+    gr.on(
+        [p.sampling.quality.change, p.hardware.override.change],  # also where a stored request was filled in
+        handlers.quality_about,
+        inputs=fields,
+        outputs=p.sampling.about,
         **QUIET,
     )
     p.sampling.dice.click(lambda: str(secrets.randbelow(2**31)), outputs=p.sampling.seed, **QUIET)
@@ -117,8 +114,3 @@ def _size(event: gr.EventData) -> tuple[str, int, int]:
     """A size of the shape was chosen; what comes from the page are two numbers or nothing."""
     did = clicked(event)
     return Size.CUSTOM.value, int(did["width"]), int(did["height"])
-
-
-def _quality(backend: Backend, name: str) -> tuple[str, int]:
-    preset = backend.quality_presets()[name]
-    return sampling.about_html(preset), min(max(preset.num_inference_steps, limits.MIN_STEPS), limits.MAX_STEPS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
 import types
 
 import gradio as gr
 import pytest
 
 from backend.api import Backend
+from backend.checkpoints.catalog import NANO_FOLDER
 from backend.jobs.records import ADMIN, JobState
 from backend.jobs.services import find_checkpoint
 from backend.settings import Settings
@@ -143,6 +145,17 @@ def test_mistakes_are_shown_and_nothing_is_submitted(studio):
 def test_an_unknown_preset_is_told_in_words(studio):
     updates = studio.handlers.generate(data(studio.board, override="nonsense"), tab())
     assert "there is no such preset" in updates[studio.board.problems]
+
+
+def test_a_quality_tells_and_sets_the_steps_of_the_model_that_would_run(studio):
+    own = json.loads((NANO_FOLDER / "modular_model_index.json").read_text())["default_steps"]
+    assert own < 50
+    here, released = data(studio.board), data(studio.board, override="1x141gb")
+    assert f"Here {own} sigma points, {own - 1} forwards." in studio.handlers.quality_about(here)
+    assert studio.handlers.quality_steps(here) == own
+    assert "Here 50 sigma points, 49 forwards." in studio.handlers.quality_about(released)
+    assert studio.handlers.quality_steps(released) == 50  # MiniMax's model card
+    assert studio.handlers.quality_about(data(studio.board, override="nonsense")) == gr.skip()
 
 
 def test_another_persons_job_looks_like_none(studio):
@@ -301,7 +314,7 @@ def test_a_waiting_job_is_changed_from_the_panels_or_left_as_it_was(studio):
 
 def test_the_queue_is_saved_once_an_owner_and_loaded_by_another(studio, tmp_path):
     p = studio.board
-    assert "nothing waits" in press(studio, action="save-queue")[p.problems]
+    assert "nothing to save" in press(studio, action="save-queue")[p.queue.told]["value"]
     studio.backend.pause()
     for prompt in ("one", "two"):
         studio.handlers.generate(data(studio.board, prompt=prompt), tab())
@@ -313,6 +326,14 @@ def test_the_queue_is_saved_once_an_owner_and_loaded_by_another(studio, tmp_path
     loaded = studio.keeping.load_queue(str(file), data(studio.board, session="else"), tab())
     assert "2 jobs were added" in loaded[p.queue.told]["value"]
     assert [record.title for record in studio.backend.queue(owner="session:else")] == ["one", "two"]
+    for job in studio.backend.queue(owner="session:abc"):
+        studio.backend.cancel(job.id, owner="session:abc")
+    studio.backend.export_queue(tmp_path / "empty.zip", owner="session:abc")
+    nothing = press(studio, action="save-queue")
+    assert "note warn" in nothing[p.queue.told]["value"] and "nothing to save" in nothing[p.queue.told]["value"]
+    assert p.problems not in nothing  # nobody did anything wrong
+    empty = studio.keeping.load_queue(str(tmp_path / "empty.zip"), data(studio.board), tab())
+    assert "note warn" in empty[p.queue.told]["value"] and "no job" in empty[p.queue.told]["value"]
     file.write_bytes(b"no zip")
     told = studio.keeping.load_queue(str(file), data(studio.board), tab())[p.queue.told]["value"]
     assert "is no queue file" in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import html.parser
 import re
 from pathlib import Path
@@ -12,7 +13,7 @@ from backend import events as ev
 from backend.errors import Problem
 from backend.jobs.records import JobRecord, JobState
 from backend.types import GenerationRequest, JobId, MediaReport, ReferenceKind, Sampling, Stage
-from h3ui import markup, render
+from h3ui import form, markup, render
 from h3ui.form import MediaItem
 from h3ui.panels import compare, gallery, keyframes, prompt, queue, references, result
 
@@ -101,6 +102,19 @@ def test_foreign_text_stays_text(written):
     assert not [name for name, _ in seen.attributes if name.startswith("on")]
     assert ("src", "x") not in seen.attributes
     assert "<script>" in seen.text or any("<script>" in value or "%3Cscript" in value for _, value in seen.attributes)
+
+
+def test_the_field_of_a_problem_is_a_word_of_the_program_never_of_a_person():
+    """A field's name is translated where it is shown; a file's name belongs into `value`, which is left alone."""
+    found = []
+    for path in Path(form.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Problem":
+                (field,) = [part.value for part in node.keywords if part.arg == "field"]
+                fixed = isinstance(field, ast.Constant) or getattr(field, "id", "") == "field"
+                found.append((fixed, f"{path.name}:{node.lineno}"))
+    assert len(found) >= 10
+    assert [where for fixed, where in found if not fixed] == []
 
 
 def test_icon_buttons_have_names():

@@ -80,6 +80,7 @@ def test_handles_set_start_and_length_together(studio):
     assert (back[p.items][1].start_s, back[p.items][1].length_s) == (0.0, None)
     wrong = studio.uploads.edit_tray(click(action="trim", item="clip", length="a"), cut[p.items])
     assert wrong[p.items] == cut[p.items] and "must be seconds" in wrong[p.tray]
+    assert "<code>clip (a)</code>" in wrong[p.tray]
 
 
 def test_a_part_that_no_reference_may_have_is_refused_in_its_own_row(studio):
@@ -117,6 +118,7 @@ def test_other_parts_hand_over_a_reference_or_a_frame_as_copies(studio, tmp_path
     assert framed[p.keyframes.slots["first"].item].path.name == "last_frame.png"
     lost = studio.uploads.add_reference(tmp_path / "gone.mp4", (A,))
     assert lost[p.references.items] == (A,) and "is not there any more" in lost[p.references.tray]
+    assert "<code>gone.mp4</code>" in lost[p.references.tray]  # a name stands where nothing translates it
 
 
 def test_a_waveform_is_mirrored_and_silence_is_flat():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backend.api import ADMIN, Backend
-from backend.engines.base import Capabilities, RankState
+from backend.engines.base import RankState
 from backend.errors import EngineFailure, MediaRefused, Problem
 from backend.events import (
     Cancelled,
@@ -40,7 +40,6 @@ from backend.types import (
     Render,
     Sampling,
     Stage,
-    Task,
 )
 
 GEOMETRY = Geometry(canvas_short_edge=128, canvas_max_pixels=224 * 128, reference_image_short_edge=128)
@@ -67,8 +66,6 @@ class World:
 
 
 class FakeEngine:
-    capabilities = Capabilities(tasks=frozenset(Task))
-
     def __init__(self, world: World, preset: str) -> None:
         self.world = world
         self.failure: EngineFailure | None = None

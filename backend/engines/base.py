@@ -11,17 +11,7 @@ from typing import Protocol
 
 from backend.errors import EngineFailure
 from backend.events import Event
-from backend.types import GenerationRequest, Render, Stage, Task
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    """What an engine can do."""
-
-    tasks: frozenset[Task]
-    step_progress: bool = True
-    cancel: bool = True
-    previews: bool = False
+from backend.types import GenerationRequest, Render, Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +31,6 @@ class RankState:
 
 class Engine(Protocol):
     """One way to render. All methods but `cancel` are called from one thread; `cancel` from any."""
-
-    capabilities: Capabilities
 
     @property
     def failure(self) -> EngineFailure | None:

@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from backend.engines.base import Capabilities, RankState
+from backend.engines.base import RankState
 from backend.errors import EngineFailure, NotNow
 from backend.events import TERMINAL, Cancelled, Event, Failed, StageFinished, StageStarted
 from backend.presets import HardwarePreset
 from backend.process.fleet import Fleet, FleetState
 from backend.process.spec import FleetSpec
 from backend.settings import Settings
-from backend.types import LIVE_NAMES, SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId, Render, Stage, Task
+from backend.types import LIVE_NAMES, SIDECAR_NAME, VIDEO_NAME, GenerationRequest, JobId, Render, Stage
 
 
 class FleetEngine:
@@ -27,11 +27,9 @@ class FleetEngine:
 
     MODEL: str
     ADAPTERS = False  # whether its ranks merge LoRA files
-    capabilities = Capabilities(tasks=frozenset(Task))
 
     def __init__(self, preset: HardwarePreset, checkpoint: Path, settings: Settings) -> None:
         self._preset = preset
-        self.capabilities = dataclasses.replace(self.capabilities, previews=preset.runtime.preview_every > 0)
         self._spec = FleetSpec.from_preset(preset, self.MODEL, str(checkpoint), settings)
         self._lock = threading.Lock()
         self._fleet: Fleet | None = None
@@ -77,8 +75,6 @@ class FleetEngine:
 
     def rejects(self, request: GenerationRequest) -> str | None:
         """Why this engine cannot render `request`, or None."""
-        if request.task not in self.capabilities.tasks:
-            return f"task={request.task.value}: this engine does not render it"
         if request.sampling.adapters and not self.ADAPTERS:
             return "adapters: this engine does not apply LoRA files; remove them"
         return None

@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 
 from backend import codec
-from backend.engines.base import Capabilities, RankState
+from backend.engines.base import RankState
 from backend.engines.videos_client import Answer, Dialect, OutOfReach, VideosClient, unfit
 from backend.errors import EngineFailure, MediaRefused
 from backend.events import (
@@ -51,7 +51,6 @@ from backend.types import (
     GenerationRequest,
     Render,
     Stage,
-    Task,
 )
 
 POLL_S = 1.0
@@ -79,7 +78,6 @@ class _Run:
 class RemoteEngine:
     """The Engine protocol over one server. `transport` is for tests."""
 
-    capabilities = Capabilities(tasks=frozenset(Task), previews=True)
     failure: EngineFailure | None = None  # nothing of ours can break while it is idle
 
     def __init__(

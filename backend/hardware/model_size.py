@@ -50,7 +50,6 @@ class ModelSize:
     inner: int = 7168
     ffn: int = 14336
     layers: int = 50
-    time_embed: int = 2688
     text_hidden: int = 5120
     vae_width: int = 2048
     source: str = "the released model's configuration"
@@ -142,7 +141,6 @@ def _read(folder: Path, dtype_bytes: int, task_folder: str, _changed: int) -> Mo
         inner=transformer["num_attention_heads"] * transformer["attention_head_dim"],
         ffn=transformer["ffn_dim"],
         layers=transformer["num_layers"],
-        time_embed=transformer["time_embed_dim"],
         text_hidden=text.get("text_config", text)["hidden_size"],
         vae_width=vae["decoder_num_attention_heads"] * vae["decoder_attention_head_dim"],
         source=f"the files of {folder.name}",

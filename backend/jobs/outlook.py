@@ -187,7 +187,6 @@ TINY = ModelSize(
     inner=128,
     ffn=128,
     layers=4,
-    time_embed=32,
     text_hidden=32,
     vae_width=64,
     source="the built-in tiny model",

@@ -137,8 +137,3 @@ def released_state(model: nn.Module) -> dict[str, torch.Tensor]:
         else value
         for name, value in model.state_dict().items()
     }
-
-
-def stored_bytes(model: nn.Module) -> int:
-    """Bytes of all parameters and persistent buffers as they are now."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

@@ -9,7 +9,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -244,14 +244,6 @@ def half(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def pick_device() -> torch.device:
     """The first GPU if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def batches(count: int, size: int, device: torch.device) -> Iterator[Tensor]:
-    """Endless shuffled index batches of `size` out of at least as many."""
-    while True:
-        order = torch.randperm(count, device=device)
-        for start in range(0, count - size + 1, size):
-            yield order[start : start + size]
 
 
 def common_options(parser: argparse.ArgumentParser, minutes: float) -> None:

@@ -44,7 +44,7 @@ def check(document: Document) -> list[Finding]:
     usual = languages.pop() if len(languages) == 1 else "English"
     told, offset = [], 0
     for part in parts:
-        told += _prose(part, offset, usual) if isinstance(part, str) else _line(part, offset, usual, document)
+        told += _prose(part, offset, usual) if isinstance(part, str) else _line(part, offset, usual)
         offset += len(part if isinstance(part, str) else part.text)
     return told + _misplaced(document)
 
@@ -70,7 +70,7 @@ def _prose(prose: str, offset: int, usual: str) -> list[Finding]:
     return told
 
 
-def _line(line: Line, offset: int, usual: str, document: Document) -> list[Finding]:
+def _line(line: Line, offset: int, usual: str) -> list[Finding]:
     if not line.words.strip():
         return [Finding(code="speech-empty", at=offset, message="<d> holds no words.")]
     if not line.language:

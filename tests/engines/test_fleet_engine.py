@@ -78,7 +78,6 @@ def test_every_stage_begins_and_ends_once_with_its_seconds(open_engine, tmp_path
 
 def test_the_prediction_is_shown_while_steps_go_by_and_leaves_no_file(open_engine, tmp_path):
     engine = open_engine("stub:step_s=0.05")
-    assert engine.capabilities.previews
     events = []
     for event in engine.generate(render(tmp_path, steps=3)):
         events.append(event)

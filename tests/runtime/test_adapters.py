@@ -169,12 +169,6 @@ def delta(changes, name):
     return changes[name].delta(CPU)
 
 
-def peft_delta(model_folder, path, name):
-    model = MiniMaxH3Transformer3DModel.from_pretrained(model_folder, torch_dtype=torch.float32)
-    model.load_lora_adapter(str(path), prefix=None, adapter_name="it")
-    return model.get_submodule(name).get_delta_weight("it").detach()
-
-
 def test_files_of_peft_and_of_a_model_keep_their_alpha(tiny_checkpoint, tmp_path, model):
     from peft import LoraConfig, get_peft_model
 

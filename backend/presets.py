@@ -161,6 +161,11 @@ class HardwarePreset:
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     parallel: Parallel = field(default_factory=Parallel)
 
+    @property
+    def elsewhere(self) -> bool:
+        """Whether another machine computes: it has the checkpoint, nothing is held here, and its speed is its own."""
+        return self.engine is EngineName.REMOTE
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPreset:

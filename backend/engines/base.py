@@ -30,7 +30,7 @@ class RankState:
 
 
 class Engine(Protocol):
-    """One way to render. All methods but `cancel` are called from one thread; `cancel` from any."""
+    """One way to render. `cancel`, `close` and `ranks` may be called from any thread, everything else from one."""
 
     @property
     def failure(self) -> EngineFailure | None:

@@ -18,7 +18,7 @@ from backend.hardware.model_size import GIB, ModelSize
 from backend.hardware.placement import FORMULA, Part, Placement, place
 from backend.hardware.probe import Hardware
 from backend.hardware.request_shape import RequestShape
-from backend.presets import EngineName, HardwarePreset
+from backend.presets import HardwarePreset
 from backend.types import AUDIO_SAMPLE_RATE, Stage, Task
 
 RECENT = 5  # finished jobs that correct a forecast; older ones may be of another version
@@ -162,7 +162,7 @@ def _corrected(
     question: Question,
 ) -> StageTime | None:
     """`expected` scaled by how earlier jobs compared with what was expected of them; None where only they tell."""
-    elsewhere = question.preset.engine is EngineName.REMOTE
+    elsewhere = question.preset.elsewhere
     if stage is Stage.LOAD and question.warm and not elsewhere:
         return StageTime(stage=stage, seconds=0.0, basis="the model is loaded already")
     took = [(job.seconds[stage], was[stage].seconds) for job, was in past if job.seconds.get(stage)]

@@ -146,7 +146,7 @@ def machine_view(
 
 def form(preset: HardwarePreset, parked: Sequence[str]) -> str:
     """How a preset runs, in a few words: "Ulysses 4 packed, FSDP, parked: text encoder, transformer"."""
-    if preset.engine is EngineName.REMOTE:
+    if preset.elsewhere:
         return "nothing is computed here"
     words = [preset.parallel.form(preset.parallel.wanted_exchange)]
     if preset.runtime.offload is Offload.BLOCKS:

@@ -14,7 +14,7 @@ from backend.hardware.choose import gpus_of, pick_gpus
 from backend.hardware.model_size import CONDITIONER_LAYERS, GIB, ModelSize
 from backend.hardware.probe import Gpu, Hardware
 from backend.hardware.request_shape import RequestShape
-from backend.presets import Device, EngineName, HardwarePreset, Offload
+from backend.presets import Device, HardwarePreset, Offload
 from backend.types import Stage
 
 TILE_BYTES = 136_000_000  # of one VAE tile in a stack, width 2048: (8.83 - 5.19) GiB for 28
@@ -102,7 +102,7 @@ class Placement:
 
 def place(hardware: Hardware, preset: HardwarePreset, shape: RequestShape, size: ModelSize) -> Placement:
     """Place a request of `shape` on `preset`. A machine with too few GPUs gets imaginary ones of the preset's size."""
-    if preset.engine is EngineName.REMOTE:
+    if preset.elsewhere:
         return Placement(ranks=(), parked=(), host=())
     gpus: tuple[Gpu | None, ...] = (None,) * preset.world_size
     if gpus_of(preset):

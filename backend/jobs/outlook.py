@@ -31,7 +31,6 @@ from backend.presets import Dtype, EngineName, HardwarePreset
 from backend.settings import Settings
 from backend.types import GenerationRequest, Geometry, JobId, MediaReport, Sampling, Stage, Task
 
-ELSEWHERE = (EngineName.STUB, EngineName.REMOTE)  # what they need is not this machine's
 LOOKED_AT = 40  # newest finished jobs that are searched for ones on the same preset
 RECENT = 5
 
@@ -61,8 +60,6 @@ class Outlook:
 
     def refusal(self, plan: Plan, preset: HardwarePreset) -> Problem | None:
         """Why a planned request cannot run on `preset`, with the nearest change that can, or None."""
-        if preset.engine in ELSEWHERE:
-            return None
         question = self._question(plan, preset, asked=False)
         if place(self._sight.hardware(), preset, question.shape, question.size).lacks is None:
             return None
@@ -109,7 +106,7 @@ class Outlook:
     def _memory(self, slot: EngineSlot, job: JobId | None) -> dict[int, dict[Stage | None, tuple[Part, ...]]]:
         """Planned memory by rank and stage of the job that runs in `slot`."""
         preset = slot.preset
-        if job is None or preset is None or preset.engine in ELSEWHERE:
+        if job is None or preset is None:
             return {}
         try:
             request = self._sight.store.get(job).request
@@ -145,7 +142,7 @@ class Outlook:
 
     def _model(self, preset: HardwarePreset, task: Task) -> tuple[ModelSize, Geometry]:
         checkpoint = self._sight.services.find_checkpoint(preset, self._sight.settings)
-        if preset.engine is EngineName.REMOTE:
+        if preset.elsewhere:
             return TINY, checkpoint.geometry  # only compares its jobs with one another: nothing is held here
         itemsize = 4 if preset.dtype is Dtype.FLOAT32 else 2
         folder = checkpoint.folder

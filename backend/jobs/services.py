@@ -68,7 +68,7 @@ def ensure_checkpoint(preset: HardwarePreset, settings: Settings, tell: Tell) ->
     server elsewhere, which has its own, only the name."""
     from backend.checkpoints import catalog
 
-    if preset.engine in (EngineName.STUB, EngineName.REMOTE):
+    if preset.engine is EngineName.STUB or preset.elsewhere:
         return Path(preset.checkpoint)
     with _ensuring:
         return catalog.ensure(checkpoint_name(preset, settings), settings, tell)

@@ -27,8 +27,7 @@ import app
 from backend import codec, limits
 from backend.api import Backend
 from backend.engines.videos_client import Dialect, fields_for
-from backend.errors import InvalidRequest
-from backend.http.forms import Asked, asked_by_form, asked_by_json
+from backend.http.forms import Asked, asked_by_form
 from backend.jobs.recall import find_media
 from backend.jobs.records import JobRecord, JobState
 from backend.jobs.services import find_checkpoint
@@ -382,34 +381,6 @@ def test_a_real_curl_sends_what_is_shown(listener, tmp_path, name, prompt):
     assert asked.request.prompt == prompt
     assert asked.request.last_frame is not None and asked.request.last_frame.read_bytes() == b"\x89PNG content"
     assert asked.request.first_frame is None
-
-
-@pytest.mark.parametrize(
-    ("body", "told"),
-    [
-        ({"start_time_seconds": [1.0]}, "one for each file, 2 here"),
-        ({"start_time_seconds": "x"}, "must be a number"),
-        ({"length_seconds": [None, True]}, "must be a number"),
-        ({"quality": 3}, "must be text"),
-        ({"preset": []}, "must be text"),
-    ],
-)
-def test_trims_and_presets_that_are_none_are_refused(tmp_path, body, told):
-    url = "data:video/mp4;base64,AAAA"
-    conditions = [{"type": "video", "uri": url, "role": "reference"}] * 2
-    with pytest.raises(InvalidRequest, match=told):
-        asked_by_json({"prompt": "x", "conditions": conditions, **body}, tmp_path)
-
-
-def test_the_released_body_names_trims_at_its_files(tmp_path):
-    url = "data:video/mp4;base64,AAAA"
-    conditions = [
-        {"type": "video", "uri": url, "role": "reference", "start_time_seconds": 1.25},
-        {"type": "video", "uri": url, "role": "reference"},
-    ]
-    asked = asked_by_json({"prompt": "x", "conditions": conditions, "quality": "lossless"}, tmp_path)
-    assert [item.start_s for item in asked.request.references] == [1.25, 0.0]
-    assert (asked.quality, asked.preset) == ("standard", None)
 
 
 @pytest.mark.parametrize("scale", [1.0, -0.1, 1e-07, 2 / 3])

@@ -11,7 +11,7 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.testclient import TestClient
 
 from backend.errors import InvalidRequest
-from backend.http.forms import request_from_form, request_from_json
+from backend.http.forms import asked_by_json, request_from_form, request_from_json
 from backend.http.videos import videos_router
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"pixels" * 10
@@ -164,3 +164,31 @@ def test_malformed_bodies_are_answered_in_the_one_form_of_errors(tmp_path, kind,
     error = answer.json()["error"]
     assert answer.status_code in (400, 415) and error["code"] == answer.status_code
     assert error["message"] and error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"start_time_seconds": [1.0]}, "one for each file, 2 here"),
+        ({"start_time_seconds": "x"}, "must be a number"),
+        ({"length_seconds": [None, True]}, "must be a number"),
+        ({"quality": 3}, "must be text"),
+        ({"preset": []}, "must be text"),
+    ],
+)
+def test_trims_and_presets_that_are_none_are_refused(tmp_path, body, told):
+    url = "data:video/mp4;base64,AAAA"
+    conditions = [{"type": "video", "uri": url, "role": "reference"}] * 2
+    with pytest.raises(InvalidRequest, match=told):
+        asked_by_json({"prompt": "x", "conditions": conditions, **body}, tmp_path)
+
+
+def test_the_released_body_names_trims_at_its_files(tmp_path):
+    url = "data:video/mp4;base64,AAAA"
+    conditions = [
+        {"type": "video", "uri": url, "role": "reference", "start_time_seconds": 1.25},
+        {"type": "video", "uri": url, "role": "reference"},
+    ]
+    asked = asked_by_json({"prompt": "x", "conditions": conditions, "quality": "lossless"}, tmp_path)
+    assert [item.start_s for item in asked.request.references] == [1.25, 0.0]
+    assert (asked.quality, asked.preset) == ("standard", None)

@@ -13,7 +13,7 @@ from backend.door.asking import Asking
 from backend.door.jobs import Jobs
 from backend.door.models import Models
 from backend.door.queue import Queue
-from backend.door.standing import PresetStatus, Standing, Status
+from backend.door.standing import PresetStatus, QualityView, Standing, Status
 from backend.hardware.choose import Choice
 from backend.hardware.forecast import Forecast
 from backend.hardware.machine_view import GpuView, MachineView, PresetView
@@ -51,6 +51,7 @@ __all__ = [
     "Plan",
     "PresetStatus",
     "PresetView",
+    "QualityView",
     "RankPlace",
     "RankView",
     "Recalled",

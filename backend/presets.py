@@ -199,6 +199,11 @@ def quality_presets(folder: Path | None = None) -> dict[str, QualityPreset]:
     return _load_all(QualityPreset, folder or PRESETS_DIR / "quality")
 
 
+def finest(qualities: dict[str, QualityPreset]) -> QualityPreset:
+    """What the others are measured against: the largest canvas, then the most sigma points."""
+    return max(qualities.values(), key=lambda each: (each.canvas_scale, each.num_inference_steps))
+
+
 def pick(presets: dict[str, P], name: str) -> P:
     """The preset called `name`; raises PresetError listing what there is."""
     if name not in presets:

@@ -1,4 +1,4 @@
-"""Repeatable measurements, each printing its peer beside it: `step`, `decode`, `end_to_end`; inputs in `models`.
+"""Repeatable measurements, each with its peer beside it: `step`, `decode`, `end_to_end`, `quality`; inputs in `models`.
 
 Run as `python -m bench.step`; `--tiny` runs anywhere. Results are written to `bench/results/`.
 """

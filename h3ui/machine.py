@@ -35,8 +35,7 @@ class Machine:
         """The hardware panel was opened: the machine, and memory of what the panels hold."""
         p = self.panels
         may = self.backend.may_pause(owner_of(data[p.session], request))
-        own_steps = self.backend.checkpoint().default_steps
-        table = hardware.table_html(self.backend.machine(), self.backend.quality_presets(), own_steps, may)
+        table = hardware.table_html(self.backend.machine(), self.backend.qualities(), may)
         return {p.hardware.table: table, **self.memory(data)}
 
     def memory(self, data: dict[Any, Any]) -> Updates:

@@ -84,8 +84,8 @@ class Planned:
 
     def quality(self, name: str, preset: str | None) -> tuple[str, int]:
         """What a quality is on the model that `preset` runs, in words, and its sigma points. Raises H3Error."""
-        chosen, own = self.backend.quality_presets()[name], self.backend.checkpoint(preset).default_steps
-        return sampling.about_html(chosen, own), min(max(chosen.steps(own), limits.MIN_STEPS), limits.MAX_STEPS)
+        view = self.backend.qualities(preset)[name]
+        return sampling.about_html(view), min(max(view.steps, limits.MIN_STEPS), limits.MAX_STEPS)
 
     def frames(self, values: PanelValues, preset: str | None) -> Updates:
         """Both keyframe cards with the pictures that the job would hand to the model."""

@@ -1,6 +1,7 @@
-"""What README and docs say of files is what the files say; run with --write, it is brought up to date."""
+"""What README and docs say of files and measurements is what those hold; run with --write, it is brought up to date."""
 
 import ast
+import json
 import re
 import sys
 from pathlib import Path
@@ -10,8 +11,10 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
 FILES = ROOT / "docs" / "files.md"
+PRESETS = ROOT / "docs" / "presets.md"
 FOLDERS = re.compile(r"(<!-- folders: [^>]*-->\n).*?(<!-- /folders -->)", re.DOTALL)
 TREE = re.compile(r"(<!-- tree: [^>]*-->\n).*?(<!-- /tree -->)", re.DOTALL)
+QUALITIES = re.compile(r"(<!-- qualities: [^>]*-->\n).*?(<!-- /qualities -->)", re.DOTALL)
 ROOMS = ("h3ui", "backend", "bench")
 REST = {
     "presets/": "TOML: how the model runs on a machine, how a clip is sampled and encoded.",
@@ -55,10 +58,40 @@ def tree() -> str:
     return "```\n" + "\n".join(lines) + "\n```\n"
 
 
-GENERATED = ((README, FOLDERS, folders), (FILES, TREE, tree))
+def qualities() -> str:
+    """The table of quality presets: what each asks for, and its row of `bench/results/quality.json`."""
+    measured = json.loads((ROOT / "bench" / "results" / "quality.json").read_text(encoding="utf-8"))
+    rows = {row["what"] or row["quality"]: row for row in measured["rows"]}
+    best = rows[measured["finest"]]
+    lines = ["| quality | sigma points | canvas | pictures: PSNR, SSIM | sound: SNR, spectral distance | time |"]
+    lines.append("|" + "---|" * 6)
+    for name in [*sorted(path.stem for path in (ROOT / "presets" / "quality").glob("*.toml")), "another seed"]:
+        row = rows.get(name)
+        if row is None:
+            lines.append(f"| `{name}` | | | not measured | not measured | |")
+            continue
+        told = ["what the others are compared with", ""]
+        if row is not best:
+            near = "identical" if row["psnr_db"] is None else f"{row['psnr_db']:.1f} dB"
+            heard = "identical" if row["sound_db"] is None else f"{row['sound_db']:.1f} dB"
+            told = [f"{near}, {row['ssim']:.3f}", f"{heard}, {row['spectral_db']:.1f} dB"]
+        label = f"`{name}`" if name == row["quality"] else f"`{row['quality']}`, {name}"
+        share = f"{row['median_s'] / best['median_s']:.2f}"
+        lines.append(f"| {label} | {row['points']} | {row['canvas']} | {' | '.join(told)} | {share} |")
+    made = measured["environment"]
+    processor = f"{made['machine']} {made['device']} of {made['cores']} cores, threads: {made['threads']}"
+    lines.append(
+        f"\n{best['clips']} held-out prompts, {measured['frames']} frames, {measured['model_title']}, "
+        f"{made['date'][:10]}, torch {made['versions']['torch']}, {processor}. "
+        f"Time is relative to `{best['quality']}` in this run."
+    )
+    return "\n".join(lines) + "\n"
 
 
-@pytest.mark.parametrize(("page", "block", "made"), GENERATED, ids=("folders", "files"))
+GENERATED = ((README, FOLDERS, folders), (FILES, TREE, tree), (PRESETS, QUALITIES, qualities))
+
+
+@pytest.mark.parametrize(("page", "block", "made"), GENERATED, ids=("folders", "files", "qualities"))
 def test_what_is_generated_in_the_docs_is_current(page, block, made):
     found = block.search(page.read_text(encoding="utf-8"))
     assert found is not None

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 
 from backend.door.house import House
 from backend.hardware.choose import Choice
+from backend.hardware.distances import Distance, distances
 from backend.hardware.machine_view import MachineView
 from backend.hardware.topology import RankView
 from backend.jobs.manager import Health
+from backend.jobs.planning import scaled
 from backend.jobs.services import checkpoint_name
-from backend.presets import HardwarePreset, QualityPreset
+from backend.presets import HardwarePreset, QualityPreset, finest
 from backend.process import logs
 from backend.process.journal import NAME as PROGRAM_LOG
 from backend.types import JobId
@@ -33,6 +35,21 @@ class PresetStatus:
 
     preset: HardwarePreset
     unavailable: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityView:
+    """A quality preset on one model: its sigma points there, and how far it was measured from the finest quality.
+
+    `distance` is None for the finest and for one that was not measured; `same` means that on this model it makes the
+    very clip that the finest makes.
+    """
+
+    preset: QualityPreset
+    steps: int
+    finest: str  # title of the finest
+    same: bool
+    distance: Distance | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +115,25 @@ class Standing(House):
     def quality_presets(self) -> dict[str, QualityPreset]:
         """Quality presets by name."""
         return dict(self._quality_presets)
+
+    def qualities(self, preset: str | None = None) -> dict[str, QualityView]:
+        """Quality presets by name on the model that a hardware preset runs. Raises PresetError, CheckpointError."""
+        checkpoint, best, measured = self.checkpoint(preset), finest(self._quality_presets), distances()
+        own, geometry = checkpoint.default_steps, checkpoint.geometry
+
+        def made(item: QualityPreset) -> object:
+            return item.steps(own), scaled(geometry, item), item.encoder
+
+        return {
+            name: QualityView(
+                preset=item,
+                steps=item.steps(own),
+                finest=best.title,
+                same=item is not best and made(item) == made(best),
+                distance=measured.get(name),
+            )
+            for name, item in self._quality_presets.items()
+        }
 
     def checkpoint(self, preset: str | None = None) -> Checkpoint:
         """The checkpoint a preset runs. Raises PresetError, CheckpointError."""

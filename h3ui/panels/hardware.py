@@ -15,8 +15,7 @@ from h3ui import markup, render
 from h3ui.panels import memory, sampling
 
 if TYPE_CHECKING:
-    from backend.api import Choice, Forecast, GpuView, MachineView, PresetStatus, PresetView
-    from backend.presets import QualityPreset
+    from backend.api import Choice, Forecast, GpuView, MachineView, PresetStatus, PresetView, QualityView
 
 AUTO = "auto"
 
@@ -52,11 +51,8 @@ def memory_html(cost: Forecast | None) -> str:
     return memory.forecast_html(cost)
 
 
-def table_html(view: MachineView, qualities: Mapping[str, QualityPreset], own_steps: int, may_see: bool) -> str:
-    """GPUs, the chosen preset with its reason, jobs at once, the other presets, and the qualities.
-
-    `own_steps` are those of the recipe of the model that runs.
-    """
+def table_html(view: MachineView, qualities: Mapping[str, QualityView], may_see: bool) -> str:
+    """GPUs, the chosen preset with its reason, jobs at once, the other presets, and the qualities."""
     chosen = next((preset for preset in view.presets if preset.chosen), None)
     title = chosen.title if chosen is not None else view.chosen
     form = f'<p class="muted">{markup.text(chosen.form)}</p>' if chosen is not None and view.gpus else ""
@@ -66,7 +62,7 @@ def table_html(view: MachineView, qualities: Mapping[str, QualityPreset], own_st
         f'<p class="muted">{markup.text(view.reason)}</p>{form}</div></div>'
         f"{_gpus(view, may_see)}{_at_once(view, chosen)}"
         f"<details><summary>Other setups ({len(view.presets) - (chosen is not None)})</summary>"
-        f'<ul class="presets">{rows}</ul></details>{_qualities(qualities, own_steps)}'
+        f'<ul class="presets">{rows}</ul></details>{_qualities(qualities)}'
     )
 
 
@@ -150,16 +146,16 @@ def _preset(preset: PresetView) -> str:
     )
 
 
-def _qualities(qualities: Mapping[str, QualityPreset], own_steps: int) -> str:
+def _qualities(qualities: Mapping[str, QualityView]) -> str:
     rows = "".join(
-        f"<li><div><b>{markup.text(item.title)}</b>{sampling.about_html(item, own_steps)}</div>"
-        f'<span class="pill {"" if draft(item) else "ok"}">{"draft" if draft(item) else "exact"}</span></li>'
+        f"<li><div><b>{markup.text(item.preset.title)}</b>{sampling.about_html(item)}</div>{_nearness(item)}</li>"
         for item in qualities.values()
     )
     title = "Qualities, and how near each is to the model"
     return f'<details><summary>{title}</summary><ul class="presets">{rows}</ul></details>'
 
 
-def draft(quality: QualityPreset) -> bool:
-    """Whether a quality differs from the released recipe: fewer steps or a smaller canvas."""
-    return quality.canvas_scale != 1 or quality.num_inference_steps < 50
+def _nearness(item: QualityView) -> str:
+    if item.same or item.preset.title == item.finest:
+        return '<span class="pill ok">exact</span>'
+    return '<span class="pill">approximate</span>'

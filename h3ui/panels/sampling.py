@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import gradio as gr
 
 from backend import limits
-from backend.presets import QualityPreset
 from h3ui import markup
+
+if TYPE_CHECKING:
+    from backend.api import QualityView
 
 DEFAULT_QUALITY = "standard"
 NO_ADAPTER = ("None", "")
@@ -36,17 +39,17 @@ class SamplingPanel:
     draft: gr.Button
 
 
-def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> SamplingPanel:
+def build(qualities: Mapping[str, QualityView], steps_at_first: int) -> SamplingPanel:
     """Create the components in the current layout block; `steps_at_first` is what suits the model."""
     chosen = DEFAULT_QUALITY if DEFAULT_QUALITY in qualities else next(iter(qualities))
     quality = gr.Radio(
-        choices=[(preset.title, name) for name, preset in qualities.items()],
+        choices=[(view.preset.title, name) for name, view in qualities.items()],
         value=chosen,
         label="Quality",
         elem_id="quality",
         elem_classes="segmented",
     )
-    about = gr.HTML(about_html(qualities[chosen], steps_at_first), apply_default_css=False, elem_id="quality-about")
+    about = gr.HTML(about_html(qualities[chosen]), apply_default_css=False, elem_id="quality-about")
     with gr.Row(elem_classes="fields"):
         steps = gr.Number(
             label="Steps",
@@ -93,11 +96,23 @@ def build(qualities: Mapping[str, QualityPreset], steps_at_first: int) -> Sampli
     )
 
 
-def about_html(preset: QualityPreset, own_steps: int) -> str:
-    """What a quality is, and how many steps it is on a model whose own recipe has `own_steps`."""
-    steps = preset.steps(own_steps)
-    told = f"<span>{markup.text(preset.description)}</span> <span>{steps_told(steps)}</span>"
-    return f'<p class="muted about">{told}</p>'
+def about_html(view: QualityView) -> str:
+    """What a quality is, how many steps it is on the model that would run, and how far from the finest quality."""
+    told = (view.preset.description, steps_told(view.steps), distance_told(view))
+    return f'<p class="muted about">{" ".join(f"<span>{markup.text(words)}</span>" for words in told if words)}</p>'
+
+
+def distance_told(view: QualityView) -> str:
+    """The measured distance with its basis; empty for the finest quality itself."""
+    found = view.distance
+    if view.preset.title == view.finest:
+        return ""
+    if view.same:
+        return f"On this model it changes nothing: the same clip as {view.finest}."
+    if found is None:
+        return f"Its distance to {view.finest} was not measured."
+    near = "Identical" if found.psnr_db is None else f"{found.psnr_db:.1f} dB"
+    return f"{near} to {view.finest} at {found.finest_points} sigma points, {found.model}, {found.clips} clips."
 
 
 def steps_told(steps: int) -> str:

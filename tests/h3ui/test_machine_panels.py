@@ -80,11 +80,11 @@ def test_a_server_elsewhere_has_no_memory_here_and_no_seconds_yet(backend):
 
 
 def test_the_panel_says_what_was_chosen_the_other_way_to_share_and_what_would_let_others_run(backend):
-    shown = hardware.table_html(backend.machine(), backend.quality_presets(), 50, may_see=True)
+    shown = hardware.table_html(backend.machine(), backend.qualities(), may_see=True)
     assert shown.count(">NVIDIA H200<") == 4 and "NVLink" in shown
     assert "python app.py --fleets 0" in shown
     assert "needs 8 GPUs" in shown and "Would run with 4 more GPUs" in shown
-    assert ">exact<" in shown and ">draft<" in shown
+    assert ">exact<" in shown and ">approximate<" in shown
 
 
 def test_other_users_of_a_card_are_told_to_whoever_may_see_and_names_stay_text():

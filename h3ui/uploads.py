@@ -71,7 +71,8 @@ class Uploads:
         slot = self.panels.keyframes.slots[name]
         return {
             slot.item: item,
-            slot.drop: gr.update(value=None, visible=item is None),
+            # Emptied only when it comes back: emptied and then hidden, it would take a file in between and lose it.
+            slot.drop: gr.update(visible=False) if item else gr.update(value=None, visible=True),
             slot.card: gr.update(value=keyframes.card_html(name, item), visible=item is not None),
         }
 
@@ -114,7 +115,7 @@ class Uploads:
             kept = _edited(before, index, did)
         except InvalidRequest as error:
             refusals = list(error.problems)
-        return {p.items: kept, p.tray: references.tray_html(kept, refusals)}
+        return {p.items: kept, p.tray: references.tray_html(kept, refusals, "Not changed")}
 
     def follow(self, prompt: str, items: tuple[MediaItem, ...], known: tuple[MediaItem, ...]) -> tuple[Any, Any]:
         """The prompt with tags that name the same files as before, and the tray it was written for from now on.

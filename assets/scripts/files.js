@@ -1,40 +1,50 @@
 // Files from outside: a picture that is pasted, and files dropped beside the zones, land where the page makes a video from.
 (() => {
-  const PATIENCE_MS = 20000; // the zone is busy while files before these are looked at
+  const FRAMES = ['#first-frame', '#last-frame'];
+  const AGAIN_MS = 2000; // until the page is asked once more to turn to references
+  const TAKEN_MS = 3000; // until a zone has taken what it was given
   let pasted = 0;
   let leaving = 0;
-
-  const zone = async (selector) => {
-    const until = Date.now() + PATIENCE_MS;
-    while (Date.now() < until) {
-      const found = document.querySelector(`${selector} input[type=file]`);
-      if (found) return found;
-      await new Promise((done) => setTimeout(done, 100));
-    }
-    return null;
-  };
-
-  const put = async (selector, files) => {
-    const input = await zone(selector);
-    if (!input) return;
-    const carried = new DataTransfer();
-    for (const file of files) carried.items.add(file);
-    input.files = carried.files;
-    input.dispatchEvent(new Event('change', { bubbles: true }));
-  };
+  let turn = Promise.resolve(); // files go in one after another: a zone that is busy with some loses the next
 
   const seen = (selector) => document.querySelector(selector)?.checkVisibility() ?? false;
+  const open = () => seen('.compose');
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
-  const accept = async (files) => {
-    if (seen('#first-frame') || seen('#last-frame')) {
-      await put(seen('#first-frame') ? '#first-frame' : '#last-frame', files.slice(0, 1));
-      return;
-    }
-    if (!seen('#add-references')) document.querySelector('#mode label:nth-of-type(3) input')?.click();
-    await put('#add-references', files);
+  // Where files go now, asked anew for each: what came before may have filled the first frame meanwhile.
+  const place = () => FRAMES.find(seen) ?? '#add-references';
+
+  // The field of a zone that is there and done with the files before these.
+  const field = (selector) => {
+    const zone = document.querySelector(selector);
+    const busy = !seen(selector) || zone.querySelector('.file-preview-holder');
+    return busy ? null : zone.querySelector('input[type=file]');
   };
 
-  const open = () => seen('.compose');
+  const hand = async (files) => {
+    let turned = -AGAIN_MS;
+    for (let input = field(place()); ; input = field(place())) {
+      if (input && open()) {
+        const carried = new DataTransfer();
+        for (const file of files) carried.items.add(file);
+        input.files = carried.files;
+        input.dispatchEvent(new Event('change', { bubbles: true }));
+        for (let left = TAKEN_MS; left > 0 && input.isConnected; left -= 50) await pause(50);
+        return;
+      }
+      if (open() && !seen(place()) && performance.now() - turned > AGAIN_MS) {
+        turned = performance.now();
+        document.querySelector('#mode label:nth-of-type(3) input')?.click();
+      }
+      await pause(100);
+    }
+  };
+
+  const accept = (files) => {
+    const slots = FRAMES.filter(seen).length;
+    for (const part of slots ? files.slice(0, slots).map((file) => [file]) : [files]) turn = turn.then(() => hand(part));
+  };
+
   const carriesFiles = (event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
   document.addEventListener('paste', (event) => {

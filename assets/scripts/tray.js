@@ -133,11 +133,19 @@
       player.load();
     });
 
+  // The player comes above the track; what is under the pointer stays there, also where it would go below the window.
+  const reveal = (clip) => {
+    const track = clip.querySelector('.track');
+    const before = track.getBoundingClientRect().top;
+    media(clip).hidden = false;
+    window.scrollBy({ top: track.getBoundingClientRect().top - before, behavior: 'instant' });
+  };
+
   // What the handle is at, as a picture.
   const peek = (clip, at) => {
     const player = media(clip);
     if (player.tagName !== 'VIDEO') return;
-    player.hidden = false;
+    reveal(clip);
     seek(player, at).catch(() => say(clip, 'This browser cannot show this clip; the model reads it all the same.'));
   };
 
@@ -149,7 +157,7 @@
   const play = async (clip) => {
     for (const other of document.querySelectorAll('.clip.playing')) stop(other);
     const player = media(clip);
-    player.hidden = false;
+    reveal(clip);
     say(clip, '');
     try {
       await seek(player, range(clip).start);

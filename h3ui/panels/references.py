@@ -62,9 +62,9 @@ def build() -> ReferencesPanel:
     return ReferencesPanel(group=group, drop=drop, tray=tray, items=items, arrived=arrived, known=known)
 
 
-def tray_html(items: tuple[MediaItem, ...], refusals: Sequence[Problem] = ()) -> str:
-    """The list with budgets above it and refusals below."""
-    refused = markup.problems(refusals, title="Not added")
+def tray_html(items: tuple[MediaItem, ...], refusals: Sequence[Problem] = (), title: str = "Not added") -> str:
+    """The list with budgets above it and refusals, called `title`, below."""
+    refused = markup.problems(refusals, title=title)
     if not items:
         return refused or markup.note(
             "Up to 9 pictures, 3 clips and 3 sounds. Their order numbers the tags you use in the prompt."

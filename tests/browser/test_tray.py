@@ -141,6 +141,44 @@ def test_text_that_is_pasted_with_a_picture_stays_text(studio, media):
     studio.page.evaluate(
         """() => {
           const carried = new DataTransfer();
+@pytest.mark.thorough
+def test_files_that_come_while_others_are_looked_at_wait_their_turn(studio, media):
+    studio.open()
+    picture = base64(media["portrait.png"])
+    for _ in range(3):
+        studio.page.evaluate(PASTE, [picture, "image.png", "#prompt textarea"])
+    await_names(studio, "pasted-1.png", "pasted-2.png", "pasted-3.png")
+    studio.page.set_input_files("#add-references input[type=file]", media["clip.mp4"])
+    studio.page.wait_for_selector("#add-references .file-preview-holder")
+    assert not studio.page.locator("#add-references button").first.is_visible()  # Gradio's own would lose what it takes
+    studio.page.evaluate(DROP, [picture, "dropped.png", "#add-references"])
+    await_names(studio, "pasted-1.png", "pasted-2.png", "pasted-3.png", "clip.mp4", "dropped.png")
+    studio.page.click(FRAMES)
+    studio.page.wait_for_selector("#first-frame input[type=file]", state="attached")
+    for name in ("one.png", "two.png"):
+        studio.page.evaluate(PASTE, [picture, name, "#prompt textarea"])
+    studio.page.wait_for_selector("#first-frame-card .name:text('one.png')")
+    studio.page.wait_for_selector("#last-frame-card .name:text('two.png')")
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("scrolled", [0, 120])
+def test_what_is_trimmed_or_played_stays_under_the_pointer_when_its_picture_comes(studio, media, scrolled):
+    studio.open()
+    studio.page.click(REFERENCES)
+    add(studio, media, "clip.mp4")
+    studio.page.evaluate("(to) => scrollTo({top: to, behavior: 'instant'})", scrolled)
+    track = studio.page.locator("#tray .track")
+    before = track.bounding_box()
+    x, y = middle(studio.page.locator("#tray [data-handle=start]").bounding_box())
+    studio.page.mouse.move(x, y)
+    studio.page.mouse.down()
+    studio.page.mouse.move(x + 20, y, steps=3)
+    assert studio.page.locator("#tray video.stage").is_visible()
+    assert track.bounding_box()["y"] == pytest.approx(before["y"], abs=2)
+    studio.page.mouse.up()
+
+
           carried.items.add(new File([new Uint8Array([1])], 'image.png', {type: 'image/png'}));
           carried.setData('text/plain', 'words');
           const event = new ClipboardEvent('paste', {clipboardData: carried, bubbles: true, cancelable: true});

@@ -60,18 +60,20 @@ class Writer:
     async def write(self, brief: str, text: str, pictures: tuple[Picture, ...] = ()) -> AsyncIterator[str]:
         """Pieces of the answer as they come, at most MAX_ANSWER_CHARS in all.
 
-        Raises WriterFailed where the endpoint refuses, breaks off, is silent for SILENCE_S, or says nothing.
+        Raises WriterFailed where the endpoint refuses, breaks off, is silent for SILENCE_S, or says nothing; also
+        after the last piece where the answer is not whole.
         """
         body = {"model": self._settings.model, "stream": True, "messages": _messages(brief, text, pictures)}
         headers = {"Authorization": f"Bearer {self._settings.key}"} if self._settings.key else {}
-        count = 0
+        count, ended = 0, ""
         try:
             async with (
                 self._client() as client,
                 client.stream("POST", self._address, json=body, headers=headers) as response,
             ):
                 await self._check(response)
-                async for piece in self._pieces(response):
+                async for piece, end in self._pieces(response):
+                    ended = ended or end
                     kept = piece[: MAX_ANSWER_CHARS - count]
                     count += len(kept)
                     if kept:
@@ -86,6 +88,14 @@ class Writer:
             raise WriterFailed(f"{self.host} broke off: {self._clean(str(error) or type(error).__name__)}") from error
         if count == 0:
             raise WriterFailed(f"{self._settings.model} answered nothing")
+        if count >= MAX_ANSWER_CHARS:
+            raise WriterFailed(
+                f"{self._settings.model} went on and on; the rest after {count:,} characters was left out"
+            )
+        if ended == "length":
+            raise WriterFailed(f"{self.host} ended it at its own limit of length; allow longer answers there")
+        if not ended:
+            raise WriterFailed(f"{self.host} broke off before the end")
 
     def _client(self) -> httpx.AsyncClient:
         """A client that follows nobody elsewhere; a proxy of the environment is not for this machine itself."""
@@ -122,8 +132,11 @@ class Writer:
             return ""
         return self._clean(_error_of(told))
 
-    async def _pieces(self, response: httpx.Response) -> AsyncIterator[str]:
-        """Words of a stream of events, or of one whole answer from a server that does not stream."""
+    async def _pieces(self, response: httpx.Response) -> AsyncIterator[tuple[str, str]]:
+        """Words of a stream of events, or of one whole answer from a server that does not stream; and why they end.
+
+        The reason is "" while more is to come.
+        """
         whole = "text/event-stream" not in response.headers.get("content-type", "")
         held = b""
         async for chunk in response.aiter_bytes():
@@ -132,17 +145,19 @@ class Writer:
                 *lines, held = held.split(b"\n")
                 for line in lines:
                     if line.strip() == b"data: [DONE]":
+                        yield "", "stop"
                         return
                     if line.startswith(b"data:"):
                         yield self._words(line[5:])
             if len(held) > MAX_LINE_BYTES:
                 raise WriterFailed(f"{self.host} sent something that is no answer")
-        if held.startswith(b"data:") and held.strip() != b"data: [DONE]":
-            held, whole = held[5:], True
         if whole and held.strip():
-            yield self._words(held)
+            words, end = self._words(held)
+            yield words, end or "stop"
+        elif held.startswith(b"data:"):  # a last line without its end
+            yield ("", "stop") if held.strip() == b"data: [DONE]" else self._words(held[5:])
 
-    def _words(self, raw: bytes) -> str:
+    def _words(self, raw: bytes) -> tuple[str, str]:
         try:
             told = json.loads(raw)
             if isinstance(told, dict) and told.get("error"):
@@ -150,9 +165,10 @@ class Writer:
             choices = told["choices"]
             message = (choices[0].get("delta") or choices[0].get("message") or {}) if choices else {}
             words = message.get("content") or ""
+            end = choices[0].get("finish_reason") if choices else None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise WriterFailed(f"{self.host} sent something that is no answer") from error
-        return words if isinstance(words, str) else ""
+        return words if isinstance(words, str) else "", end if isinstance(end, str) else ""
 
     def _clean(self, words: str) -> str:
         """At most 200 characters of what the other side said, without the key."""

@@ -140,7 +140,7 @@ class Writing:
         failed = draft.failed or ("" if text else f"{self._writer.model} answered nothing that could be used")
         shown = panel.preview_html(text, "" if failed else f"{len(text):,} characters") if text else ""
         return {
-            p.preview: shown + (panel.failed_html(failed) if failed else ""),
+            p.preview: shown + (panel.failed_html(failed, some=bool(text)) if failed else ""),
             p.write: gr.update(visible=True),
             p.stop: gr.update(visible=False),
             p.choice: gr.update(visible=bool(text)),

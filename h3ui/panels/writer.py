@@ -85,6 +85,6 @@ def preview_html(text: str, status: str) -> str:
     return f"{shown}{said}"
 
 
-def failed_html(reason: str) -> str:
-    """Why nothing was written."""
-    return markup.problems([reason], title="Nothing was written")
+def failed_html(reason: str, *, some: bool = False) -> str:
+    """Why nothing was written, or only `some` of it."""
+    return markup.problems([reason], title="This is not the whole answer" if some else "Nothing was written")

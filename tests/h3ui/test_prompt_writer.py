@@ -72,8 +72,12 @@ async def serving(answer: Answer) -> AsyncIterator[Endpoint]:
         server.close()
 
 
-def event(words: str) -> bytes:
-    return b"data: " + json.dumps({"choices": [{"delta": {"content": words}}]}).encode() + b"\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def event(words: str, end: str | None = None) -> bytes:
+    choice = {"delta": {"content": words}, "finish_reason": end}
+    return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
 
 def fixed(raw: bytes) -> Answer:
@@ -89,10 +93,15 @@ def plain(status: str, body: object, extra: str = "") -> Answer:
     return fixed(head.encode() + text.encode())
 
 
-async def ask(answer: Answer, pictures: tuple[Picture, ...] = ()) -> tuple[str, Endpoint]:
+async def ask(
+    answer: Answer, pictures: tuple[Picture, ...] = (), into: list[str] | None = None
+) -> tuple[str, Endpoint]:
+    pieces = [] if into is None else into  # kept where it fails after some
     async with serving(answer) as endpoint:
         made = Writer(WriterSettings(base_url=endpoint.url, model="small", key=KEY))
-        return "".join([piece async for piece in made.write("brief", "an idea", pictures)]), endpoint
+        async for piece in made.write("brief", "an idea", pictures):
+            pieces.append(piece)
+        return "".join(pieces), endpoint
 
 
 def failure(answer: Answer) -> str:
@@ -103,9 +112,7 @@ def failure(answer: Answer) -> str:
 
 
 def test_words_are_streamed_and_only_what_is_needed_is_sent():
-    text, endpoint = asyncio.run(
-        ask(fixed(EVENTS + event("A ") + b": ping\n\n" + event("boat 🎬") + b"data: [DONE]\n\n"))
-    )
+    text, endpoint = asyncio.run(ask(fixed(EVENTS + event("A ") + b": ping\n\n" + event("boat 🎬") + DONE)))
     assert text == "A boat 🎬"
     (head,), (body,) = endpoint.heads, endpoint.bodies
     assert head.startswith("POST /v1/chat/completions HTTP/1.1") and f"Bearer {KEY}" in head
@@ -118,7 +125,7 @@ def test_words_are_streamed_and_only_what_is_needed_is_sent():
 
 def test_pictures_are_sent_with_their_tags():
     shown = (Picture(tag="<Picture 1>", url="data:image/jpeg;base64,AA=="),)
-    _, endpoint = asyncio.run(ask(fixed(EVENTS + event("x")), shown))
+    _, endpoint = asyncio.run(ask(fixed(EVENTS + event("x") + DONE), shown))
     content = endpoint.bodies[0]["messages"][1]["content"]
     assert [part["type"] for part in content] == ["text", "text", "image_url"]
     assert "<Picture 1>" in content[1]["text"] and content[2]["image_url"]["url"].startswith("data:image/jpeg")
@@ -142,7 +149,7 @@ def test_a_server_that_does_not_stream_is_understood():
         (fixed(EVENTS + event("A") + b'data: {"error": {"message": "out of memory"}}\n\n'), "stopped: out of memory"),
         (fixed(EVENTS + b"data: {nonsense\n\n"), "no answer"),
         (fixed(EVENTS + b"data: " + b"[" * 5000 + b"\n\n"), "no answer"),
-        (fixed(EVENTS + b"data: [DONE]\n\n"), "answered nothing"),
+        (fixed(EVENTS + DONE), "answered nothing"),
         (fixed(EVENTS + b"x" * (2 * 2**20)), "no answer"),
         (fixed(b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{"), "broke off"),
         (fixed(b"SSH-2.0-OpenSSH\r\n"), "broke off"),
@@ -161,12 +168,37 @@ def test_an_endless_answer_is_cut_off_and_the_connection_closed():
             await asyncio.sleep(0)
 
     async def run() -> tuple[str, int]:
-        text, endpoint = await ask(endless)
-        await asyncio.sleep(0.1)
-        return text, endpoint.open
+        pieces: list[str] = []
+        async with serving(endless) as endpoint:
+            made = Writer(WriterSettings(base_url=endpoint.url, model="small", key=KEY))
+            with pytest.raises(WriterFailed, match="went on and on; the rest after 20,000 characters"):
+                async for piece in made.write("brief", "an idea"):
+                    pieces.append(piece)
+            await asyncio.sleep(0.1)
+            return "".join(pieces), endpoint.open
 
     text, still_open = asyncio.run(run())
     assert (len(text), still_open) == (MAX_ANSWER_CHARS, 0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (fixed(EVENTS + event("A boat")), "broke off before the end"),
+        (fixed(EVENTS + event("A boat", "length") + DONE), "own limit of length"),
+        (plain("200 OK", {"choices": [{"message": {"content": "A boat"}, "finish_reason": "length"}]}), "own limit"),
+        (fixed(EVENTS + event("A ") + event("boat", "stop")), None),
+        (fixed(EVENTS + event("A boat") + b"data: [DONE]"), None),
+        (fixed(EVENTS + event("A ") + event("boat", "stop").strip()), None),
+    ],
+)
+def test_an_answer_that_is_not_whole_is_given_and_said_to_be_so(answer, words):
+    pieces: list[str] = []
+    with pytest.raises(WriterFailed, match=words) if words else contextlib.nullcontext():
+        asyncio.run(ask(answer, into=pieces))
+    assert "".join(pieces) == "A boat"
+    said = panel.failed_html("why", some=True)
+    assert "not the whole answer" in said and "Nothing was written" not in said
 
 
 def test_silence_is_given_up(monkeypatch):
@@ -185,7 +217,7 @@ def test_nobody_there_is_said_so():
 
 def test_the_key_is_in_no_log_and_no_text(caplog):
     caplog.set_level(logging.DEBUG)
-    asyncio.run(ask(fixed(EVENTS + event("x"))))
+    asyncio.run(ask(fixed(EVENTS + event("x") + DONE)))
     settings = WriterSettings(base_url="http://a/v1", model="m", key=KEY)
     assert KEY not in caplog.text and KEY not in repr(settings)
 

@@ -81,8 +81,9 @@
   const show = (view) => {
     const videos = sides(view);
     const lead = leader(videos);
-    const frame = Math.floor(lead.currentTime * FRAMES_A_SECOND + 0.01);
-    view.querySelector('[data-scrub]').value = frame;
+    const scrub = view.querySelector('[data-scrub]');
+    const frame = Math.min(Math.floor(lead.currentTime * FRAMES_A_SECOND + 0.01), Number(scrub.max)); // at its end, the last
+    scrub.value = frame;
     view.querySelector('[data-frame]').textContent = frame;
     view.querySelector('[data-play-word]').textContent = lead.paused ? 'Play' : 'Pause';
     for (const video of videos) {

@@ -212,6 +212,10 @@ def test_two_results_play_in_step_and_are_measured(anna, filled, server):
     told = page.inner_text("#compare .tiles")
     assert f"{statistics.fmean(found.ssim):.4f}" in told and f"{min(found.ssim):.4f}" in told
     assert page.inner_text("#compare [data-frame]") == "49"  # the videos were not touched by the answer
+    page.click("#compare [data-play]")
+    page.wait_for_function("[...document.querySelectorAll('#compare video')].every((video) => video.ended)")
+    page.wait_for_selector("#compare [data-play-word]:text('Play')")
+    assert page.inner_text("#compare [data-frame]") == "106"  # the last of 107
     page.click("#compare [data-action=compare-close]")
     page.wait_for_selector("#compare [data-compare]", state="detached")
 

@@ -45,5 +45,6 @@ class Panels:
     tabs: gr.Tabs
     session: gr.BrowserState
     last_job: gr.BrowserState
+    kept: gr.BrowserState
     job: gr.State
     licence: gr.HTML

@@ -6,6 +6,7 @@ Handlers only submit and watch; they are wired to components in `h3ui.page` and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import secrets
 from collections.abc import AsyncIterator, Mapping
@@ -18,7 +19,7 @@ from backend.api import SHARED
 from backend.errors import H3Error, InvalidRequest, JobNotFound
 from backend.jobs.records import JobRecord, JobState
 from backend.types import Adapter, GenerationRequest, JobId, Stage, Task
-from h3ui import form, markup, watch
+from h3ui import form, kept_form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
 from h3ui.panels import hardware, licence, prompt, queue, result
@@ -215,7 +216,7 @@ class Handlers:
     # Loading the page
 
     def restore(self, data: dict[Any, Any], request: gr.Request) -> Updates:
-        """A page was opened: who is it, and which job was in the light."""
+        """A page was opened: who is it, which job was in the light, and what stood in the fields."""
         p = self.panels
         session = data[p.session] or secrets.token_urlsafe(18)
         owner = owner_of(session, request)
@@ -225,16 +226,14 @@ class Handlers:
             p.status: self.status_html(),
             p.queue.rows: self.queue_html(owner, job),
             p.licence: licence.html(self.backend.licence()),
-            p.canvas.plan: self.planned.html(PanelValues(), None),
+            p.canvas.plan: self.planned.at_first(),
         }
-        if not job:
-            return updates
-        updates |= {p.job: job, **self.look(JobId(job), owner)}
-        try:
-            record = self.backend.job(JobId(job), owner=owner)
-        except JobNotFound:
-            return updates
-        return updates | self.fill(record) | self._as_asked(record)
+        if job:
+            updates |= {p.job: job, **self.look(JobId(job), owner)}
+            with contextlib.suppress(JobNotFound):
+                record = self.backend.job(JobId(job), owner=owner)
+                updates |= self.fill(record) | self._as_asked(record)
+        return updates | kept_form.restore(p, self.backend, data[p.kept], owner, job)
 
     def _as_asked(self, record: JobRecord) -> Updates:
         """A record has numbers where somebody asked for none: the next press should draw a seed, and choose a size."""

@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class Keeping:
         self.handlers = handlers
         self.panels = handlers.panels
         self.shelf = Shelf(backend, handlers)
+        self._ordering = threading.Lock()
 
     # Buttons
 
@@ -110,9 +112,13 @@ class Keeping:
         return self._queue(press.owner, press.data)
 
     def _reorder(self, press: _Press) -> Updates:
-        position = press.did.get("position", "")
-        if position.isdecimal() and len(position) < 6:
-            self.backend.reorder(press.job, int(position), owner=press.owner)
+        position, by = press.did.get("position", ""), press.did.get("by", "")
+        with self._ordering:  # a place is read and given by one press at a time, so that quick presses add up
+            if by in ("-1", "1"):
+                at = self.backend.job(press.job, owner=press.owner).position
+                position = str(at + int(by)) if at is not None else ""
+            if position.isdecimal() and len(position) < 6:
+                self.backend.reorder(press.job, int(position), owner=press.owner)
         return self._queue(press.owner, press.data)
 
     def _settings(self, press: _Press) -> Updates:

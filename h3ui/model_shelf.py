@@ -13,7 +13,7 @@ import gradio as gr
 
 from backend.errors import H3Error
 from backend.types import Task
-from h3ui import markup
+from h3ui import markup, render
 from h3ui.handlers import owner_of
 from h3ui.panels import models, sampling
 from h3ui.planned import problems_html
@@ -47,11 +47,12 @@ class ModelShelf:
         }
 
     def tick(self, session: object, known: object, request: gr.Request) -> Updates:
-        """Every second while the tab is open: the download's line; the list too once it has ended."""
+        """Every second while the tab is open: the download's line; the list once it has ended, or the disk changed."""
         p, owner = self.panels.models, owner_of(session, request)
         activity = self.backend.weights.activity()
         updates: Updates = {p.activity: models.activity_html(activity, self.backend.may_pause(owner))}
-        state = "" if activity is None else f"{activity.model} {activity.action} {activity.state}"
+        done = "" if activity is None else f"{activity.model} {activity.action} {activity.state}"
+        state = f"{done} {render.size(self.backend.weights.free())}"  # as it is shown: room makes a download possible
         if state != known:
             updates |= {p.rows: models.shelf_html(self.backend.weights.shelf(owner)), p.seen: state}
         return updates

@@ -32,6 +32,7 @@ from h3ui.panels import (
 from h3ui.public_api import PublicApi
 from h3ui.wiring import QUIET, compose
 from h3ui.wiring import gallery as gallery_wiring
+from h3ui.wiring import kept as kept_wiring
 from h3ui.wiring import models as models_wiring
 from h3ui.wiring import prompt as prompt_wiring
 from h3ui.wiring import queue as queue_wiring
@@ -71,6 +72,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
         PublicApi(backend, strangers=strangers).publish()  # first, or handlers of the page would take the names
         session = gr.BrowserState(None, storage_key="h3-session", secret=STORAGE_SECRET)
         last_job = gr.BrowserState(None, storage_key="h3-job", secret=STORAGE_SECRET)
+        kept = gr.BrowserState(None, storage_key="h3-form", secret=STORAGE_SECRET)
         job = gr.State(None)
         timer = gr.Timer(TICK_S)
         with gr.Row(elem_classes="topbar"):
@@ -135,6 +137,7 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
             tabs=tabs,
             session=session,
             last_job=last_job,
+            kept=kept,
             job=job,
             licence=licence_panel,
         )
@@ -170,12 +173,11 @@ def build(backend: Backend, *, strangers: bool = False) -> gr.Blocks:
             concurrency_limit=None,
             **QUIET,
         )
-        demo.load(
-            handlers.restore,
-            inputs={session, last_job},
-            outputs=list(shown | filled | {session, status, panels.canvas.plan, panels.licence}),
-            **QUIET,
+        opened = {session, kept, status, panels.canvas.plan, panels.licence, panels.hardware.override}
+        loaded = demo.load(
+            handlers.restore, inputs={session, last_job, kept}, outputs=list(shown | filled | opened), **QUIET
         )
+        kept_wiring.wire(panels, loaded)
     return demo
 
 

@@ -54,6 +54,13 @@ class Planned:
         sizes = self._sizes(planned, preset, (made.width, made.height))
         return canvas.sizes_html(sizes) + canvas.plan_html(made, values.duration_s, cost)
 
+    def at_first(self) -> str:
+        """What a page makes on which nobody has chosen anything yet: with the steps of the model's own recipe."""
+        try:
+            return self.html(PanelValues(steps=self.backend.checkpoint().default_steps), None)
+        except H3Error as error:
+            return problems_html(error)
+
     def _sizes(self, planned: PanelValues, preset: str | None, current: tuple[int, int]) -> list[SizeOption]:
         """The full canvas of the chosen shape and smaller ones, each with its cost; what cannot be made is left out."""
         shape = dataclasses.replace(planned, size=Size.AUTO, quality=_not_draft(planned.quality))

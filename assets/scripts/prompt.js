@@ -36,9 +36,17 @@
     say('Taken back.');
   };
 
-  const ask = async (name, more = {}, words = '') => {
+  // One after another, so that quick presses add up: each starts from the text and outline that the one before left.
+  // `more` may be a function that says then what is asked, or null where that is nothing any more.
+  let turn = Promise.resolve();
+  const ask = (name, more = {}, words = '') => {
+    const next = () => askNow(name, typeof more === 'function' ? more() : more, words);
+    turn = turn.then(next, next);
+    return turn;
+  };
+  const askNow = async (name, more, words) => {
     const before = text();
-    if (!state.bridge || !state.outline) return;
+    if (!more || !state.bridge || !state.outline) return;
     let reply = null;
     try {
       reply = await state.bridge.edit({ name, text: before, target: state.outline.target, ...more });

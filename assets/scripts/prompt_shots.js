@@ -63,7 +63,7 @@
       const by = { ArrowRight: 0.1, ArrowUp: 0.1, ArrowLeft: -0.1, ArrowDown: -0.1, PageUp: 0.5, PageDown: -0.5 }[event.key];
       if (!by) return;
       event.preventDefault();
-      cut(index, state.outline.shots[index].start + by);
+      cut(index, () => state.outline.shots[index].start + by);
     });
     node.addEventListener('pointerdown', (event) => {
       event.preventDefault();
@@ -79,7 +79,7 @@
       const stop = () => {
         node.removeEventListener('pointermove', move);
         delete node.dataset.at;
-        if (at !== state.outline.shots[index].start) cut(index, at);
+        if (at !== state.outline.shots[index].start) cut(index, () => at);
       };
       node.addEventListener('pointermove', move);
       node.addEventListener('pointerup', stop, { once: true });
@@ -87,7 +87,8 @@
     });
     return node;
   };
-  const cut = (index, at) => ask('start', { shot: index, value: Math.max(Math.round(at * 1000) / 1000, 0) });
+  const cut = (index, at) =>
+    ask('start', () => state.outline.shots[index] && { shot: index, value: Math.max(Math.round(at() * 1000) / 1000, 0) });
 
   const sum = () => {
     const words = live(make('span', {}), (node, outline) => {
@@ -134,6 +135,14 @@
       state.wants = name === 'add' ? `shot-${to}` : `block-${to}`;
       await ask(name, { shot: index, ...more });
     };
+    // The shot in hand moves by one place, wherever the presses before have brought it.
+    const shift = (by) => () => ask('move', () => {
+      const from = state.shot, to = from + by;
+      if (!state.outline.shots[to]) return null;
+      state.shot = to;
+      state.wants = `block-${to}`;
+      return { shot: from, to };
+    });
     return make('div', { class: 'ir-shot', id: `ir-shot-${index}`, role: 'tabpanel', 'aria-labelledby': `ir-block-${index}`, hidden: index !== state.shot },
       make('div', { class: 'ir-shot-head' },
         live(make('b', {}), (node, now) => { node.textContent = `Shot ${now.shots[index].number}`; }),
@@ -141,8 +150,8 @@
         last ? live(make('span', { class: 'ir-time' }), (node, now) => { node.textContent = `lasts ${seconds(Math.max(length(now), 0))}`; })
           : time(`length-${index}`, 'lasts', index, length, 'length'),
         make('span', { class: 'ir-row' },
-          iconButton(`Move shot ${index + 1} earlier`, '←', act('move', { to: index - 1 }, index - 1), { disabled: !index, 'data-key': `earlier-${index}` }),
-          iconButton(`Move shot ${index + 1} later`, '→', act('move', { to: index + 1 }, index + 1), { disabled: last, 'data-key': `later-${index}` }),
+          iconButton(`Move shot ${index + 1} earlier`, '←', shift(-1), { disabled: !index, 'data-key': `earlier-${index}` }),
+          iconButton(`Move shot ${index + 1} later`, '→', shift(1), { disabled: last, 'data-key': `later-${index}` }),
           iconButton('Add a shot after this one', '+', act('add', {}, index + 1), { 'data-key': `add-${index}` }),
           iconButton(`Remove shot ${index + 1}`, '×', act('remove', {}, Math.max(index - 1, 0)), { disabled: count === 1, 'data-key': `remove-${index}` }))),
       input(key, 'What is seen and heard', (now) => now.shots[index], { rows: 4 }),

@@ -1,7 +1,8 @@
 // The page in another language: English text of labels and sentences is replaced in the browser, by assets/locales/<language>.json.
 //
 // A locale maps English to its translation; in a key `{#}` stands for a number, with its unit or not, and `{}` for anything.
-// They come back, in order, as `{1}`, `{2}`, ... as they are, or as `{~1}` after they were looked up themselves.
+// They come back, in order, as `{1}`, `{2}`, ... as they are, or as `{~1}` after they were looked up themselves. A length of
+// time is always looked up: `2 min 03 s` is words, too.
 // Facts joined by ` · ` or `; ` are looked up one by one.
 // What people wrote themselves (translate="no", fields, code) is left alone. Without an entry a text stays English.
 // Gradio's few own texts are in the browser's language from the start: en.json turns them back where English is chosen.
@@ -14,6 +15,7 @@
   const JOINTS = [' · ', '; '];
   const ANYTHING = '(.+?)';
   const NUMBER = '([+−-]?\\d[\\d.,:]*(?: (?:s|min|h|[KMGT]i?B|B|px|dB|%)(?: \\d+ (?:s|min))?)?)';
+  const TIME = /^\d[\d.,]* (?:s|min|h)(?: \d+ (?:s|min))?$/;
   const LONGEST = 900; // characters that are compared with patterns; nothing the page itself says is longer
   const REMEMBERED = 4000; // texts; figures that change with every step would fill it for ever
 
@@ -53,7 +55,7 @@
       if (!match) continue;
       return to.replace(/\{(~?)(\d+)\}/g, (_, also, index) => {
         const held = match[Number(index)];
-        return also ? (look(held) ?? held) : held;
+        return also || TIME.test(held) ? (look(held) ?? held) : held;
       });
     }
     return null;
@@ -119,7 +121,7 @@
 
   // A list to choose from that cannot be typed in shows its choice in a field, which changes with no mutation of its own.
   const turnChoices = () => {
-    for (const field of document.querySelectorAll('input[readonly][role=listbox]'))
+    for (const field of document.querySelectorAll('input[readonly][role=combobox]'))
       turn(field, 'value', field.value, (text) => (field.value = text));
   };
 

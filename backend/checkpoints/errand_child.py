@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from backend import codec
-from backend.checkpoints.errands import Kind, Order, Reason, Report
+from backend.checkpoints import hub_cache
+from backend.checkpoints.errands import Action, Kind, Order, Reason, Report
 from backend.errors import CheckpointError
 from backend.settings import worker_environment
 
@@ -34,6 +35,7 @@ class ErrandChild:
 
     def __init__(self, order: Order, logs_dir: Path, hear: Callable[[Report], None]) -> None:
         self._hear = hear
+        self._order = order
         self._stopped = threading.Event()
         logs_dir.mkdir(parents=True, exist_ok=True)
         with (logs_dir / LOG_NAME).open("ab") as log:
@@ -81,7 +83,8 @@ class ErrandChild:
         pipe, rest = self._process.stdout.fileno(), b""
         while True:
             if not select.select([pipe], [], [], SILENCE_S)[0]:
-                raise TimeoutError(f"no sign of life for {SILENCE_S:g} s, so it was stopped; what came so far is kept")
+                kept = f"; {hub_cache.so_far(self._order.repo)}" if self._order.action is Action.DOWNLOAD else ""
+                raise TimeoutError(f"no sign of life for {SILENCE_S:g} s, so it was stopped{kept}")
             piece = os.read(pipe, 1 << 16)
             if not piece:
                 return

@@ -36,7 +36,6 @@ AT_ONCE = 4  # files that are fetched side by side
 REPORT_S = 0.5
 ATTEMPTS = 6  # in a row without a single byte
 PIECE = 1 << 18  # bytes that are written, and counted, at a time
-SPARE_BYTES = GIB  # the disk keeps this much
 TRANSIENT = (408, 425, 429, 500, 502, 503, 504)
 
 
@@ -75,7 +74,7 @@ def carry_out(order: Order, tell: Tell) -> None:
     except CheckpointError as error:
         tell(Report(kind=Kind.FAILED, reason=Reason.DAMAGED, message=str(error)))
     except OSError as error:
-        tell(Report(kind=Kind.FAILED, reason=_disk_or_refused(error), message=_words(error)))
+        tell(Report(kind=Kind.FAILED, reason=_disk_or_refused(error), message=_words(error, order.repo)))
 
 
 class Download:
@@ -141,11 +140,12 @@ class Download:
         while not folder.exists():
             folder = folder.parent
         free = shutil.disk_usage(folder).free
-        if more and free < more + SPARE_BYTES:
+        lacks = parts.lacking(more, free)
+        if lacks:
             raise Stopped(
                 Reason.DISK,
                 f"{more / GIB:,.1f} GiB are still to be downloaded, and {folder} has {free / GIB:,.1f} GiB free; free "
-                f"{(more + SPARE_BYTES - free) / GIB:,.1f} GiB there, or set HF_HOME to a larger disk",
+                f"{lacks / GIB:,.1f} GiB there, or set HF_HOME to a larger disk",
             )
 
     def _fetch(self, commit: str, file: RepoFile) -> str:
@@ -230,8 +230,8 @@ class Download:
             if failed >= ATTEMPTS:
                 raise Stopped(
                     Reason.OFFLINE,
-                    f"the server cannot be reached ({_short(last)}); what came so far is kept: go on when the network "
-                    "is back",
+                    f"the server cannot be reached ({_short(last)}); {hub_cache.so_far(self._order.repo)}: go on when "
+                    "the network is back",
                 )
             time.sleep(self._order.wait_s * 2 ** (failed - 1))
 
@@ -325,9 +325,9 @@ def _disk_or_refused(error: OSError) -> Reason:
     return Reason.DISK if error.errno in (errno.ENOSPC, errno.EDQUOT) else Reason.REFUSED
 
 
-def _words(error: OSError) -> str:
+def _words(error: OSError, repo: str) -> str:
     if _disk_or_refused(error) is Reason.DISK:
-        return "the disk is full; what came so far is kept: free some room and go on"
+        return f"the disk is full; {hub_cache.so_far(repo)}: free some room and go on"
     return f"{error.filename or 'a file'}: {error.strerror or error}"
 
 

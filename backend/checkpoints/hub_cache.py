@@ -51,6 +51,13 @@ def bytes_here(repo: str, file: RepoFile) -> int:
     return 0
 
 
+def so_far(repo: str) -> str:
+    """What has come of `repo`, in words for whoever sees a download end early: true also before the first byte."""
+    blobs = folder_of(repo) / "blobs"
+    begun = blobs.is_dir() and any(path.stat().st_size for path in blobs.iterdir())
+    return "what came so far is kept" if begun else "nothing has come yet"
+
+
 def point_main_at(repo: str, commit: str) -> None:
     """From now on the cache answers with `commit` when nobody names a revision."""
     ref = folder_of(repo) / "refs" / "main"

@@ -12,6 +12,7 @@ from backend.checkpoints import layout
 from backend.types import Task
 
 GIB = 2**30
+SPARE_BYTES = GIB  # a download leaves this much of the disk
 SHARED = (*layout.MODELS, *layout.CONFIGS)
 # Bytes of the released weights: `metadata.total_size` of their indexes; the last is what its 196 GiB leave.
 RELEASED_BYTES = {
@@ -92,3 +93,8 @@ def comes_last(file: RepoFile) -> bool:
 
 def _beside(path: str) -> bool:
     return path.lower().startswith(_BESIDE)
+
+
+def lacking(more: int, free: int) -> int:
+    """By how many bytes a disk with `free` bytes is too small for `more` of a download; 0 where they fit."""
+    return max(0, more + SPARE_BYTES - free) if more else 0

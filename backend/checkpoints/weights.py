@@ -41,12 +41,16 @@ class PartView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleView:
-    """Tasks that are downloaded together, the parts they need, and what of them is not on this disk yet."""
+    """Tasks that are downloaded together, the parts they need, and what of them is not on this disk yet.
+
+    `lacks` is by how many bytes the disk is too small for what is missing; a download would be refused.
+    """
 
     bundle: Bundle
     parts: tuple[str, ...]
     bytes: int
     missing: int
+    lacks: int
     ready: bool
 
 
@@ -123,18 +127,21 @@ class Weights:
 
     def shelf(self, owner: str) -> Shelf:
         """Everything the page shows. Reads file sizes and headers, some tens of milliseconds."""
-        folder = hub_cache.folder_of(catalog.RELEASED).parent
-        here = folder
-        while not here.exists():
-            here = here.parent
         return Shelf(
             models=tuple(self._view(item) for item in catalog.list_checkpoints(self._settings)),
             token=hub_cache.token_present(),
-            folder=folder,
-            free=shutil.disk_usage(here).free,
+            folder=hub_cache.folder_of(catalog.RELEASED).parent,
+            free=self.free(),
             activity=self.activity(),
             may_change=self._may(owner),
         )
+
+    def free(self) -> int:
+        """Bytes free on the disk that downloads go to."""
+        here = hub_cache.folder_of(catalog.RELEASED).parent
+        while not here.exists():
+            here = here.parent
+        return shutil.disk_usage(here).free
 
     def view(self, name: str) -> ModelView:
         """One model. Raises CheckpointError for an unknown name."""
@@ -148,7 +155,8 @@ class Weights:
             pieces = _repo_parts(repo, kept, checkpoint.folder)
             folder = hub_cache.folder_of(repo)
             place = folder if folder.exists() else None
-            bundles = tuple(_bundle(bundle, pieces, checkpoint) for bundle in parts.BUNDLES) if pieces else ()
+            free, known = self.free(), parts.BUNDLES if pieces else ()
+            bundles = tuple(_bundle(bundle, pieces, checkpoint, free) for bundle in known)
             here = sum(piece.here for piece in pieces)
         else:
             pieces, bundles, here = (), (), checkpoint.bytes if checkpoint.folder else 0
@@ -256,9 +264,16 @@ class Weights:
             child, self._child = self._child, None
         if child is not None:
             child.stop()
-            self._change(state="stopped", message="Stopped. What came so far is kept.", running_only=True)
+            self._change(state="stopped", message=self._stopped_words(), running_only=True)
 
     # -- within -------------------------------------------------------------------------------------------------
+
+    def _stopped_words(self) -> str:
+        activity = self.activity()
+        if activity is None or activity.action is not Action.DOWNLOAD:
+            return "Stopped."
+        kept = hub_cache.so_far(self._find(activity.model).source)
+        return f"Stopped; {kept}."
 
     def _check(self, owner: str) -> None:
         if not self._may(owner):
@@ -344,12 +359,13 @@ def _repo_parts(repo: str, known: manifest.Manifest | None, folder: Path | None)
     return tuple(views)
 
 
-def _bundle(bundle: Bundle, pieces: tuple[PartView, ...], checkpoint: Checkpoint) -> BundleView:
+def _bundle(bundle: Bundle, pieces: tuple[PartView, ...], checkpoint: Checkpoint, free: int) -> BundleView:
     names = parts.components(bundle.tasks)
     own = [piece for piece in pieces if piece.name in names]
     ready = checkpoint.ready and set(bundle.tasks) <= set(checkpoint.tasks)
     missing = 0 if ready else sum(piece.bytes - piece.here for piece in own)
-    return BundleView(bundle=bundle, parts=names, bytes=sum(piece.bytes for piece in own), missing=missing, ready=ready)
+    lacks, whole = parts.lacking(missing, free), sum(piece.bytes for piece in own)
+    return BundleView(bundle=bundle, parts=names, bytes=whole, missing=missing, lacks=lacks, ready=ready)
 
 
 def _bytes_in(folder: Path) -> int:

@@ -12,7 +12,7 @@ import gradio as gr
 
 from backend.errors import Problem
 from backend.types import MediaReport
-from h3ui import markup
+from h3ui import markup, named_file
 from h3ui.form import MediaItem
 from h3ui.panels import media
 
@@ -51,7 +51,7 @@ def build() -> KeyframesPanel:
 
 def _slot(name: str) -> Slot:
     with gr.Column(min_width=200):
-        drop = gr.File(label=TITLES[name], height=140, elem_id=f"{name}-frame", elem_classes="drop")
+        drop = named_file.build(label=TITLES[name], height=140, elem_id=f"{name}-frame", elem_classes="drop")
         card = gr.HTML(
             "", js_on_load=markup.CLICKS, apply_default_css=False, elem_id=f"{name}-frame-card", visible=False
         )

@@ -130,9 +130,10 @@ def _model(model: ModelView, shelf: Shelf) -> str:
     state = checkpoint.state if checkpoint.ready or not model.here else "partly here"
     if checkpoint.state.startswith("incomplete"):
         state, about = "incomplete", about + markup.note(checkpoint.state, "warn")
+    ours = "" if checkpoint.source == "built in" else ' translate="no"'  # a folder's or a repository's own name
     return (
         f'<li data-key="{markup.text(checkpoint.name)}"><div class="model-head"><div>'
-        f'<b translate="no">{markup.text(checkpoint.title)}</b> '
+        f"<b{ours}>{markup.text(checkpoint.title)}</b> "
         f'<code translate="no">{markup.text(checkpoint.name)}</code>'
         f'<p class="muted">{" · ".join(map(markup.text, told))}</p>{about}{place}</div>'
         f'<span class="pill {"ok" if checkpoint.ready else ""}">{markup.text(_short(state))}</span></div>'
@@ -169,14 +170,10 @@ def _bundle(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> 
         button = markup.button(
             label, "download", symbol="download", model=model.checkpoint.name, tasks=",".join(item.bundle.tasks)
         )
-        refused = _no_download(model, running)
+        refused = _no_download(model, running, item.lacks)
         if refused:
             button = button.replace("<button ", f'<button disabled title="{markup.text(refused)}" ', 1)
-        elif (
-            item.missing > shelf.free
-        ):  # the repository's own sizes decide; until they are asked for, these are a guess
-            refused = f"The disk lacks {render.size(item.missing - shelf.free)}"
-        button += f'<span class="muted why">{markup.text(refused)}</span>' if refused else ""
+            button += f'<span class="muted why">{markup.text(refused)}</span>'
     share = 100 * here / item.bytes if item.bytes else 0.0
     bar = f'<div class="bar thin"><span style="width:{share:.1f}%"></span></div>' if here and not item.ready else ""
     return (
@@ -185,10 +182,13 @@ def _bundle(item: BundleView, model: ModelView, shelf: Shelf, running: bool) -> 
     )
 
 
-def _no_download(model: ModelView, running: bool) -> str:
+def _no_download(model: ModelView, running: bool, lacks: int) -> str:
+    """Why no download can start, "" where one can."""
     if model.licence is not None and not model.licence.accepted:
         return "Accept the licence first"
-    return "One download at a time" if running else ""
+    if running:
+        return "One download at a time"
+    return f"The disk lacks {render.size(lacks)}" if lacks else ""
 
 
 def _parts(model: ModelView) -> str:

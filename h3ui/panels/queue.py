@@ -111,11 +111,11 @@ def _row(record: JobRecord, shown: str | None, waiting: int, stand: Stand) -> st
 
 def _moves(record: JobRecord, waiting: int) -> str:
     assert record.position is not None
-    earlier = ("Move earlier", "up", record.position - 1) if record.position > 1 else None
-    later = ("Move later", "down", record.position + 1) if record.position < waiting else None
+    earlier = ("Move earlier", "up", -1) if record.position > 1 else None
+    later = ("Move later", "down", 1) if record.position < waiting else None
     return "".join(
-        markup.button(label, "reorder", symbol=symbol, kind="icon move", job=record.id, position=place_to)
-        for label, symbol, place_to in filter(None, (earlier, later))
+        markup.button(label, "reorder", symbol=symbol, kind="icon move", job=record.id, by=by)
+        for label, symbol, by in filter(None, (earlier, later))
     )
 
 

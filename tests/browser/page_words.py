@@ -18,7 +18,7 @@ ENGLISH = """(names) => {
   const leftAlone = '[translate="no"], script, style, pre, code, textarea', said = new Set();
   const look = (text) => {
     const rest = text.replace(new RegExp(names, 'g'), ' ').match(/[A-Za-z]{2,}/g) || [];
-    if (rest.length >= 2) said.add(text.trim().replace(/\\s+/g, ' '));
+    if (rest.length >= 2 || /\\d (?:s|min|h)\\b/.test(text)) said.add(text.trim().replace(/\\s+/g, ' '));
   };
   const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (nodes.nextNode()) {
@@ -28,7 +28,8 @@ ENGLISH = """(names) => {
   for (const name of ['placeholder', 'title', 'aria-label', 'alt'])
     for (const at of document.querySelectorAll(`[${name}]`))
       if (!at.closest('[translate="no"]') && at.checkVisibility()) look(at.getAttribute(name));
-  for (const at of document.querySelectorAll('input[readonly][role=listbox]')) if (at.checkVisibility()) look(at.value);
+  const chosen = document.querySelectorAll('input[readonly][role=combobox]');
+  for (const at of chosen) if (at.checkVisibility()) look(at.value);
   return [...said];
 }"""
 

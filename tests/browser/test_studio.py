@@ -140,6 +140,18 @@ def test_a_reload_finds_the_running_job_and_then_its_result(studio, chromium):
     assert studio.page.url == address
     assert studio.page.input_value("#prompt textarea") == "Found <again>"
     assert studio.page.input_value("#steps input[type=number]") == "50"
+    studio.page.fill("#steps input[type=number]", "7")
+    studio.page.click("#size label:has-text('Automatic')")
+    studio.page.focus("#prompt textarea")
+    studio.page.keyboard.press("End")
+    studio.page.keyboard.type(" and not sent", delay=15)
+    field = "document.activeElement.selectionStart"
+    assert studio.page.evaluate(field) == len("Found <again> and not sent")  # nothing draws the field anew
+    studio.reload()
+    studio.page.wait_for_function("document.querySelector('#prompt textarea').value === 'Found <again> and not sent'")
+    assert studio.page.input_value("#steps input[type=number]") == "7"
+    assert studio.page.locator("#size label.selected").inner_text() == "Automatic"
+    studio.page.wait_for_selector("#live .pill:text('running')")
     other = chromium.new_page()  # somebody else with the link
     other.goto(address)
     other.wait_for_selector("#live :text('This job is not here')")

@@ -161,6 +161,18 @@ def test_the_disk_is_looked_at_before_the_first_byte(hub, weights):
     assert hub.sent == 0
 
 
+def test_a_disk_that_is_too_small_is_known_before_anybody_asks(weights, monkeypatch):
+    def text_bundle():
+        return next(item for item in weights.view(catalog.RELEASED).bundles if item.bundle.key == "text")
+
+    usage = shutil.disk_usage(ROOT)
+    missing = text_bundle().missing
+    assert missing > 130 * 2**30  # the repository's 134 GiB for text and keyframes
+    for free, lacks in ((10 * 2**30, missing - 9 * 2**30), (missing + 2**30, 0), (missing + 2**30 - 1, 1)):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
+        assert text_bundle().lacks == lacks  # 1 GiB stays free
+
+
 def test_a_disk_that_fills_up_on_the_way_is_said_in_words(weights, settings, monkeypatch):
     import errno
 
@@ -177,7 +189,7 @@ def test_a_disk_that_fills_up_on_the_way_is_said_in_words(weights, settings, mon
     monkeypatch.setattr(fetching.Download, "_list", lambda self: (COMMIT, [a_file("modular_model_index.json")]))
     fetching.carry_out(Order(action=Action.DOWNLOAD, repo=catalog.RELEASED, tasks=TEXT), told.append)
     assert (told[-1].kind, told[-1].reason) == (Kind.FAILED, Reason.DISK)
-    assert "the disk is full" in told[-1].message
+    assert "the disk is full; nothing has come yet" in told[-1].message
 
 
 def a_file(path):
@@ -200,7 +212,11 @@ def test_a_server_that_is_away_ends_in_words_and_keeps_what_came(hub, weights, m
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     ended = fetch(weights)
     assert (ended.state, ended.reason) == ("failed", Reason.OFFLINE)
-    assert "cannot be reached" in ended.message and "kept" in ended.message
+    assert "cannot be reached" in ended.message and "nothing has come yet" in ended.message
+    blob = hub_cache.folder_of(catalog.RELEASED) / "blobs" / f"x{hub_cache.PART}"
+    blob.parent.mkdir(parents=True, exist_ok=True)
+    blob.write_bytes(b"some")
+    assert "what came so far is kept" in fetch(weights).message
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert "HF_HUB_OFFLINE" in fetch(weights).message
 

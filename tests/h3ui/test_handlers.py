@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import html.parser
 import json
+import shutil
 import types
 
 import gradio as gr
+import huggingface_hub.constants as hub_constants
 import pytest
 
 from backend.api import Backend
+from backend.checkpoints import licence
 from backend.checkpoints.catalog import NANO_FOLDER
 from backend.jobs.records import ADMIN, JobState
 from backend.jobs.services import find_checkpoint
 from backend.settings import Settings
 from backend.types import Task
-from h3ui import watch
+from h3ui import kept_form, watch
 from h3ui.form import Mode
 from h3ui.handlers import Handlers, owner_of
 from h3ui.keeping import Keeping
+from h3ui.model_shelf import ModelShelf
 from h3ui.uploads import clicked
 from tests.job_fakes import World, fake_services, wait_until
 
@@ -98,6 +103,7 @@ def data(board: Board, **changes: object) -> dict:
         p.hardware.override: values["override"],
         p.session: values.get("session", "abc"),
         p.last_job: values.get("last_job"),
+        p.kept: values.get("kept"),
         p.job: values.get("job"),
         p.gallery.search: values["search"],
         p.gallery.shown: values["shown"],
@@ -106,6 +112,19 @@ def data(board: Board, **changes: object) -> dict:
         p.gallery.compare.pair: values.get("pair"),
         p.queue.editing.job: values.get("editing"),
     }
+
+
+class Collector(html.parser.HTMLParser):
+    """The attributes of every button."""
+
+    def __init__(self, markup_text: str) -> None:
+        super().__init__()
+        self.buttons: list[dict[str, str | None]] = []
+        self.feed(markup_text)
+
+    def handle_starttag(self, tag, attrs):
+        if tag == "button":
+            self.buttons.append(dict(attrs))
 
 
 def click(**said: str) -> types.SimpleNamespace:
@@ -156,6 +175,25 @@ def test_a_quality_tells_and_sets_the_steps_of_the_model_that_would_run(studio):
     assert "Here 50 sigma points, 49 forwards." in studio.handlers.quality_about(released)
     assert studio.handlers.quality_steps(released) == 50  # MiniMax's model card
     assert studio.handlers.quality_about(data(studio.board, override="nonsense")) == gr.skip()
+    opened = studio.handlers.restore(data(studio.board), tab())
+    assert f"<b>{own - 1}</b> forwards" in opened[studio.board.canvas.plan]
+
+
+def test_a_download_that_does_not_fit_cannot_be_pressed_until_there_is_room(studio, tmp_path, monkeypatch):
+    monkeypatch.setattr(hub_constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    licence.accept(studio.backend.settings, "test")
+    shelf, m, usage = ModelShelf(studio.backend, studio.board), studio.board.models, shutil.disk_usage(tmp_path)
+
+    def tick(free_gib, seen):
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free_gib * 2**30))
+        return shelf.tick("abc", seen, tab())
+
+    full = tick(10, "")
+    assert full[m.rows].count('data-action="download"') == full[m.rows].count("<button disabled ") == 3
+    assert "The disk lacks" in full[m.rows]
+    assert m.rows not in tick(10, full[m.seen])  # nothing changed, so nothing is drawn
+    roomy = tick(150, full[m.seen])
+    assert roomy[m.rows].count("<button disabled ") == 1  # everything needs 196 GiB, text or references 134
 
 
 def test_another_persons_job_looks_like_none(studio):
@@ -170,6 +208,38 @@ def test_another_persons_job_looks_like_none(studio):
 def test_a_first_visit_gets_an_unguessable_session(studio):
     one, two = (studio.handlers.restore(data(studio.board, session=None), tab())[studio.board.session] for _ in "ab")
     assert one != two and len(one) >= 20
+
+
+def test_fields_come_back_as_they_were_left_beside_their_job_and_for_their_owner(studio):
+    p = studio.board
+    left = {"prompt": "half a sen", "mode": "frames", "size": "custom", "width": 160, "steps": None, "seed": "4"}
+    kept = {"owner": "session:abc", "job": "", "fields": left}
+    back = studio.handlers.restore(data(p, kept=kept), tab())
+    assert {name: back[part] for name, part in kept_form.parts(p).items() if part in back} == left
+    shown = [back[part]["visible"] for part in (p.keyframes.group, p.references.group, p.canvas.custom)]
+    assert shown == [True, False, True] and back[p.kept] == kept
+    job = studio.handlers.generate(data(p), tab())[p.job]
+    asked = studio.handlers.restore(data(p, kept=kept), tab(job=job))
+    assert asked[p.prompt.text] == "a red boat"  # the page of another job than the one they were typed beside
+    typed = studio.handlers.restore(data(p, kept={**kept, "job": job}), tab(job=job))
+    assert (typed[p.job], typed[p.prompt.text]) == (job, "half a sen")
+    other = studio.handlers.restore(data(p, kept=kept), tab(username="bea"))
+    assert p.prompt.text not in other and other[p.kept] == {"owner": "user:bea"}
+
+
+@pytest.mark.parametrize("kept", [None, 7, "x", [], {"fields": 3}, {"fields": {"prompt": 7}}])
+def test_what_a_browser_keeps_is_text_from_outside(studio, kept):
+    p = studio.board
+    if isinstance(kept, dict):
+        kept |= {"owner": "session:abc", "job": None}
+    back = studio.handlers.restore(data(p, kept=kept), tab())
+    assert p.prompt.text not in back
+    wrong = {"mode": "x", "ratio": [], "size": 3, "quality": "best", "adapter": "/etc/passwd", "preset": "8x80gb"}
+    wrong |= {"width": "9", "height": True, "duration": 1e300, "steps": float("nan"), "strength": {}, "seed": "1" * 999}
+    wrong |= {"prompt": "x" * 10**6}
+    kept = {"owner": "session:abc", "fields": wrong}
+    back = studio.handlers.restore(data(p, kept=kept), tab())
+    assert [name for name, part in kept_form.parts(p).items() if part in back] == []
 
 
 def test_watching_follows_to_the_end_and_a_newer_job_takes_over(studio):
@@ -378,6 +448,18 @@ def test_titles_are_kept_short_and_places_are_numbers(studio):
     assert len(studio.backend.job(job, owner="session:abc").title) <= 200
     for position in ("", "-1", "x", "9" * 50):
         press(studio, action="reorder", job=job, position=position)  # nothing happens, nothing breaks
+
+
+def test_presses_of_one_drawn_button_add_up(studio):
+    studio.backend.pause()
+    for prompt in ("one", "two", "three", "four"):
+        studio.handlers.generate(data(studio.board, prompt=prompt), tab())
+    drawn = studio.handlers.queue_html("session:abc", None)
+    earlier = [at for at in Collector(drawn).buttons if at.get("aria-label") == "Move earlier"]
+    said = {name.removeprefix("data-"): value for name, value in earlier[-1].items() if name.startswith("data-")}
+    for _ in range(2):  # the second one comes before the answer to the first is drawn
+        press(studio, **said)
+    assert [record.title for record in studio.backend.queue(owner="session:abc")] == ["one", "four", "two", "three"]
 
 
 def test_only_two_finished_videos_are_compared(studio):

@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from backend.api import ModelView, Shelf
+from backend.checkpoints.catalog import list_checkpoints
+from backend.settings import Settings
+from h3ui import render
+from h3ui.panels import models
+
 ROOT = Path(__file__).resolve().parents[2]
 LOCALES = sorted((ROOT / "assets" / "locales").glob("*.json"))
 HOLE = re.compile(r"\{#?\}")
@@ -99,6 +105,26 @@ def test_chinese_covers_the_rules_that_a_request_is_judged_by():
     texts = [text.replace("\0 \0 reference", "a \0 reference") for rule in rules for text in _texts(rule)]
     assert len(texts) >= 30
     assert [text for text in texts if text not in known and re.search("[A-Za-z]{3}", text)] == []
+
+
+@pytest.mark.parametrize("seconds", [0.8, 42, 123, 4800])
+def test_chinese_has_every_form_of_a_length_of_time(seconds):
+    """A length of time is words on the page, also within a sentence: no translation keeps the letters of its units."""
+    pairs = dict(pairs_of(ROOT / "assets" / "locales" / "zh.json"))
+    form = re.sub(r"[\d.]+", "{#}", render.duration(seconds))
+    assert not re.search("[A-Za-z]", pairs[form])
+    assert [to for to in pairs.values() if re.search(r"\{~?\d+\} (?:s|min|h)(?![A-Za-z])", to)] == []
+
+
+def test_chinese_names_the_models_that_come_with_the_program(tmp_path):
+    listed = [item for item in list_checkpoints(Settings(data_dir=tmp_path)) if item.source == "built in"]
+    known = dict(pairs_of(ROOT / "assets" / "locales" / "zh.json"))
+    assert len(listed) == 2
+    for item in listed:
+        assert re.search("[\u4e00-\u9fff]", known[item.title])
+        model = ModelView(checkpoint=item, repo="", place=None, parts=(), bundles=(), here=0, kept="kept", licence=None)
+        shelf = Shelf(models=(model,), token=False, folder=tmp_path, free=0, activity=None, may_change=False)
+        assert f"<b>{item.title}</b>" in models.shelf_html(shelf)  # nothing forbids to translate it
 
 
 def _texts(node: ast.expr) -> list[str]:

@@ -1,12 +1,15 @@
 """The tray and the frames as handlers see them: order, tags that follow, trimming, files that other parts hand over."""
 
 import dataclasses
+import html
+import shlex
 import types
 from pathlib import Path
 
 import gradio as gr
 import numpy as np
 import pytest
+from gradio.data_classes import FileData, ListFiles
 from PIL import Image
 
 from backend.api import Backend
@@ -14,10 +17,10 @@ from backend.jobs.services import find_checkpoint
 from backend.media.prepare import prepare_request
 from backend.settings import Settings
 from backend.types import GenerationRequest, Geometry, MediaReport, ReferenceKind, Sampling
-from h3ui import form, planned
+from h3ui import command, form, planned
 from h3ui.form import MediaItem, Mode, PanelValues
 from h3ui.handlers import Handlers
-from h3ui.panels import keyframes, media
+from h3ui.panels import keyframes, media, references
 from tests.h3ui.test_handlers import Board, click
 from tests.job_fakes import World, fake_services
 
@@ -103,6 +106,35 @@ def test_a_file_that_arrives_joins_the_tray_of_then_not_of_before(studio, tmp_pa
     kept = studio.uploads.arrive(looked[p.arrived], (B, A))[p.items]  # reordered while the file was looked at
     assert [each.path.name for each in kept] == ["b", "a", "late.png"]
     assert studio.uploads.arrive(((), ()), kept) == gr.skip()
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "called"),
+    [
+        ("bportrait & %22q%22.png", 'b"portrait & %22q%22.png', 'b"portrait & %22q%22.png'),
+        ("qpicture.png", "q<picture>|?.png", "q<picture>|?.png"),
+        ("%22q%22.png", None, '"q".png'),  # a client that sends no name beside the file
+        ("passwd", "../../etc/passwd", "passwd"),
+        ("x.png", "..", "x.png"),
+        ("aexe.png", "a\u202egnp\nx.exe", "agnpx.exe"),
+        ("long.png", "Ö" * 300 + ".png", "Ö" * 98 + ".png"),  # 200 bytes
+        ("家 👩\u200d🚀.png", "家 👩\u200d🚀.png", "家 👩\u200d🚀.png"),
+    ],
+)
+def test_a_file_is_called_as_its_owner_calls_it_everywhere(studio, tmp_path, stored, given, called):
+    with gr.Blocks():
+        zones = [references.build().drop, *(slot.drop for slot in keyframes.build().slots.values())]
+    path = tmp_path / "uploads" / "0a1b" / stored
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"data")
+    for _ in range(2):  # the same file is sent again
+        (several,) = zones[0].preprocess(ListFiles(root=[FileData(path=str(path), orig_name=given)]))
+        assert zones[1].preprocess(FileData(path=str(path), orig_name=given)) == several
+    assert Path(several) == path.with_name(called) and Path(several).read_bytes() == b"data"
+    shown = references.tray_html((item(Path(several).name),))
+    assert html.unescape(shown).count(called) >= 2 and ("<picture>" in called) == ("&lt;picture&gt;" in shown)
+    asked = GenerationRequest(prompt="x", first_frame=Path(several), sampling=Sampling())
+    assert shlex.split(command.shell(command.Call(request=asked)))[6] == called
 
 
 def test_other_parts_hand_over_a_reference_or_a_frame_as_copies(studio, tmp_path):

@@ -10,9 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-FILES = ROOT / "docs" / "files.md"
 PRESETS = ROOT / "docs" / "presets.md"
-FOLDERS = re.compile(r"(<!-- folders: [^>]*-->\n).*?(<!-- /folders -->)", re.DOTALL)
 TREE = re.compile(r"(<!-- tree: [^>]*-->\n).*?(<!-- /tree -->)", re.DOTALL)
 QUALITIES = re.compile(r"(<!-- qualities: [^>]*-->\n).*?(<!-- /qualities -->)", re.DOTALL)
 ROOMS = ("h3ui", "backend", "bench")
@@ -30,31 +28,20 @@ def first_sentence(path: Path) -> str:
     return paragraph if len(paragraph) <= 130 else re.split(r"(?<=\.)\s", paragraph)[0]
 
 
-def folders_of(room: str) -> list[Path]:
-    return sorted({path.parent for path in (ROOT / room).rglob("*.py")})
-
-
-def folders() -> str:
-    """A line a folder, without the list of its files that its docstring may go on with."""
-    lines = [f"{'app.py':<28}{first_sentence(ROOT / 'app.py')}"]
-    for folder in (folder for room in ROOMS for folder in folders_of(room)):
-        doc = " ".join(
-            (ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or "").split()
-        )
-        what = re.split(r"(?<=\.)\s|, in reading order:|: `", doc)[0].rstrip(".")
-        lines.append(f"{folder.relative_to(ROOT).as_posix() + '/':<28}{what}.")
-    lines += [f"{name:<28}{what}" for name, what in REST.items()]
-    return "```\n" + "\n".join(lines) + "\n```\n"
+def folder_sentence(folder: Path) -> str:
+    """What a folder is, without the list of its files that its docstring may go on with."""
+    doc = " ".join((ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or "").split())
+    return re.split(r"(?<=\.)\s|, in reading order:|: `", doc)[0].rstrip(".") + "."
 
 
 def tree() -> str:
-    """A line a file."""
-    lines = []
-    for room in ROOMS:
-        for folder in folders_of(room):
-            lines.append(f"{folder.relative_to(ROOT)}/")
-            files = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
-            lines += [f"  {path.name:<38}{first_sentence(path)}" for path in files]
+    """A line a file, under its folder's own line."""
+    lines = [f"{'app.py':<30}{first_sentence(ROOT / 'app.py')}"]
+    for folder in sorted({path.parent for room in ROOMS for path in (ROOT / room).rglob("*.py")}):
+        lines.append(f"{folder.relative_to(ROOT).as_posix() + '/':<30}{folder_sentence(folder)}")
+        files = sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+        lines += [f"  {path.name:<28}{first_sentence(path)}" for path in files]
+    lines += [f"{name:<30}{what}" for name, what in REST.items()]
     return "```\n" + "\n".join(lines) + "\n```\n"
 
 
@@ -88,10 +75,10 @@ def qualities() -> str:
     return "\n".join(lines) + "\n"
 
 
-GENERATED = ((README, FOLDERS, folders), (FILES, TREE, tree), (PRESETS, QUALITIES, qualities))
+GENERATED = ((README, TREE, tree), (PRESETS, QUALITIES, qualities))
 
 
-@pytest.mark.parametrize(("page", "block", "made"), GENERATED, ids=("folders", "files", "qualities"))
+@pytest.mark.parametrize(("page", "block", "made"), GENERATED, ids=("tree", "qualities"))
 def test_what_is_generated_in_the_docs_is_current(page, block, made):
     found = block.search(page.read_text(encoding="utf-8"))
     assert found is not None

@@ -276,7 +276,8 @@
         return;
       }
       const button = event.target.closest('[data-action]');
-      if (!button || button.dataset.action === 'insert' || button.ariaDisabled === 'true') return;
+      if (!button || button.dataset.action === 'insert') return;
+      // Also at an end of the list as it is drawn: moves that are on their way may have changed it.
       trigger('click', { ...button.dataset });
     });
     element.addEventListener('change', (event) => {
@@ -304,8 +305,8 @@
       const row = event.target.closest('[data-grip]')?.closest('[data-key]');
       if (row && (event.key === 'ArrowUp' || event.key === 'ArrowDown')) {
         event.preventDefault();
-        const to = [...row.parentElement.children].indexOf(row) + (event.key === 'ArrowUp' ? -1 : 1);
-        if (to >= 0 && to < row.parentElement.children.length) trigger('click', { action: 'move', item: row.dataset.key, to: String(to) });
+        // By one place, not to one: several quick presses come before the first answer is drawn, and have to add up.
+        trigger('click', { action: event.key === 'ArrowUp' ? 'up' : 'down', item: row.dataset.key });
       }
       const side = event.target.closest('[data-handle]')?.dataset.handle;
       if (side && event.key in KEYS_S) {

@@ -13,7 +13,7 @@ import gradio as gr
 from backend import limits
 from backend.errors import Problem
 from backend.types import ReferenceKind
-from h3ui import markup
+from h3ui import markup, named_file
 from h3ui.form import MediaItem, faults, tags
 from h3ui.panels import media
 
@@ -51,7 +51,7 @@ def build() -> ReferencesPanel:
             apply_default_css=False,
             elem_id="tray",
         )
-        drop = gr.File(
+        drop = named_file.build(
             label="Add pictures, clips or sounds",
             file_count="multiple",
             height=120,

@@ -13,17 +13,21 @@ from backend.checkpoints.parts import RepoFile
 from backend.settings import Settings
 
 # How many different signs, at which side, the closed accordions of Gradio and our own lists have.
-SIGNS = """() => new Set([
+SIGNS = """() => {
+const drawn = (style, text) => (style.maskImage !== 'none' ? style.maskImage : text);
+return new Set([
   ...[...document.querySelectorAll('.compose .label-wrap:not(.open)')].map((at) => {
     const sign = at.lastElementChild, style = getComputedStyle(sign);
-    return [sign.textContent, style.transform, getComputedStyle(at).justifyContent].join();
+    return [drawn(style, sign.textContent), style.transform, getComputedStyle(at).justifyContent].join();
   }),
   ...[...document.querySelectorAll('#hardware details:not([open]) > summary')].map((at) => {
     const style = getComputedStyle(at, '::after');
-    const marker = getComputedStyle(at).listStyleType === 'none' ? '' : 'marker';
-    return [style.content.slice(1, 2) + marker, style.transform, getComputedStyle(at).justifyContent].join();
+    const { listStyleType, justifyContent } = getComputedStyle(at);
+    const sign = drawn(style, style.content.slice(1, 2)) + (listStyleType === 'none' ? '' : 'marker');
+    return [sign, style.transform, justifyContent].join();
   }),
-]).size"""
+]).size;
+}"""
 MODEL = f"#models li[data-key='{RELEASED}']"
 
 

@@ -112,6 +112,12 @@ def test_references_are_reordered_by_mouse_and_keyboard_and_the_prompt_follows(t
     await_names(studio, "portrait.png", "tone.wav", "clip.mp4")
     studio.page.keyboard.press("ArrowDown")  # the focus went along with the item
     await_names(studio, "portrait.png", "clip.mp4", "tone.wav")
+    for _ in range(2):  # the second one before the answer to the first is drawn
+        studio.page.keyboard.press("ArrowUp")
+    await_names(studio, "tone.wav", "portrait.png", "clip.mp4")
+    for _ in range(2):
+        studio.page.keyboard.press("ArrowDown")
+    await_names(studio, "portrait.png", "clip.mp4", "tone.wav")
     prompt_is(studio, "<Picture 1> walks as in <Video 1> while <Audio 2> sounds like <Audio 1>")
     studio.page.click("#tray li:nth-child(2) [data-action=remove]")
     await_names(studio, "portrait.png", "tone.wav")

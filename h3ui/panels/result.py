@@ -209,7 +209,7 @@ def file_url(record: JobRecord, name: str, token: str) -> str:
 
 
 def report_line(record: JobRecord, view: JobView | None = None) -> str:
-    """Size, length, seed, forwards, time and preset of a job in one line of escaped text."""
+    """Size, length, seed, forwards, time and preset of a job in one line of HTML that breaks between facts only."""
     sampling = record.request.sampling
     told = [
         f"{sampling.width} × {sampling.height}",
@@ -222,7 +222,7 @@ def report_line(record: JobRecord, view: JobView | None = None) -> str:
     if began and ended:
         told.append(f"made in {render.duration(ended - began)}")
     told.append(record.preset)
-    return " · ".join(markup.text(part) for part in told)
+    return " · ".join(f'<span class="fact">{markup.text(part)}</span>' for part in told)
 
 
 def cleared_html(notice: str) -> str:

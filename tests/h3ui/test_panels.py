@@ -126,9 +126,9 @@ def test_icon_buttons_have_names():
 
 
 def test_the_report_line_tells_what_was_made():
-    assert result.report_line(record()) == (
-        "224 × 128 · 107 frames, 4.46 s · seed 11 · 3 forwards · made in 42 s · tiny-cpu"
-    )
+    line = Collector(result.report_line(record()))
+    assert line.text == "224 × 128 · 107 frames, 4.46 s · seed 11 · 3 forwards · made in 42 s · tiny-cpu"
+    assert line.attributes == [("class", "fact")] * 6  # each breaks as a whole
 
 
 def test_the_player_is_there_only_for_a_result():

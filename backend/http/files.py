@@ -96,11 +96,11 @@ async def follow(file: FileIO, silence_s: float = SILENCE_S) -> AsyncIterator[by
 
 
 def serve_file(path: Path, *, download: bool, title: str) -> FileResponse:
-    """A result file with its own content type; `title` names the download."""
+    """A result file with its own content type; `title` names what is saved, for a browser asks this before a link."""
     return FileResponse(
         path,
         media_type=OUTPUT_NAMES[path.name],
-        filename=f"{_UNSAFE.sub('-', title)}-{path.name}" if download else path.name,
+        filename=f"{_UNSAFE.sub('-', title)}{path.suffix}",
         content_disposition_type="attachment" if download else "inline",
         headers=_HEADERS,
     )

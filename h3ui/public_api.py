@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
+from urllib.parse import unquote
 
 import gradio as gr
 from gradio import FileData
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from backend.api import Backend
 
 EVERYBODY = "api"  # who sends a request where nobody logs in, as in backend.http.login
+_UPLOAD = "send it with handle_file(PATH), or give what /gradio_api/upload answered"
 _JOB = re.compile(r"[\w-]{1,64}", re.ASCII)  # what ids of jobs are made of
 
 
@@ -160,15 +162,17 @@ class PublicApi:
 
     def _upload(self, file: Any, field: str) -> Path:
         """The uploaded file; whatever a client calls its path, only what lies among the uploads is taken."""
-        told = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
+        told = file.get("path") if isinstance(file, dict) else getattr(file, "path", file)
         told = told if isinstance(told, str) else ""
+        address, _, path_of_it = told.rpartition("/gradio_api/file=")  # as assistants give a file; nothing is fetched
+        told = unquote(path_of_it) if address else told
         try:
             path = Path(told).resolve()
             taken = path.is_relative_to(self._backend.settings.uploads_dir.resolve()) and path.is_file()
         except (OSError, ValueError):  # a name too long, or one with a character that no name has
             taken = False
         if not taken:
-            raise bad(field, shown(Path(told).name), "is no uploaded file", "send it with handle_file(PATH)")
+            raise bad(field, shown(Path(told).name), "is no uploaded file", _UPLOAD)
         return path
 
     def _shared(self, video: Path) -> Path:

@@ -102,6 +102,8 @@ def grant(backend: Backend, options: ServeOptions) -> None:
         raise Unavailable(
             "share: a public link needs a password; give --auth USER:PASSWORD as well, or --share-open instead"
         )
+    if options.mcp and users:
+        raise Unavailable("mcp: tools of assistants cannot log in; serve without --auth, or without --mcp")
     if options.accept_licence:
         backend.accept_licence("--accept-licence")
     shared = options.share or options.space

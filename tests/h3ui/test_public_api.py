@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -126,6 +127,26 @@ def test_files_are_uploaded_in_their_places(ann, folder, tmp_path):
     assert sent == [(tmp_path / f"{name}.png").read_bytes() for name in ("two", "one")]
     with pytest.raises(Exception, match="do not go together"):
         ann.predict(prompt="x", first_frame=files[0], references=files, settings=SMALL, api_name="/generate")
+
+
+def test_a_file_is_named_by_its_path_or_its_address_as_assistants_do(served, ann, folder, tmp_path):
+    Image.new("RGB", (320, 320), "red").save(tmp_path / "one two.png")
+    content = (tmp_path / "one two.png").read_bytes()
+    way: dict[str, Any] = {"cookies": ann.cookies, "trust_env": False}
+    sent = {"files": ("one two.png", content, "image/png")}
+    (path,) = httpx.post(f"{served}/gradio_api/upload", files=sent, **way).json()
+    for given in (
+        path,
+        f"{served}/gradio_api/file={quote(path)}",
+        {"path": f"http://h3/gradio_api/file={quote(path)}"},
+    ):
+        data = ["<Picture 1>", None, None, [given], SMALL]
+        url = f"{served}/gradio_api/call/generate"
+        asked = httpx.post(url, content=json.dumps({"data": data}), headers=JSON, **way).json()["event_id"]
+        text = httpx.get(f"{url}/{asked}", timeout=20, **way).text
+        assert "event: complete" in text, text
+        (job,) = json.loads(text.rsplit("data: ", 1)[1])
+        assert [item.path.read_bytes() for item in stored(folder[0], job).request.references] == [content]
 
 
 def test_what_is_wrong_is_said_in_words(ann):

@@ -94,6 +94,8 @@ def test_the_first_user_rules_or_the_named_one(backend, admin, rules):
 def test_an_administrator_must_be_a_user(backend):
     with pytest.raises(Unavailable, match="--auth eve:PASSWORD"):
         grant(backend, ServeOptions(auth=LOGINS, admin="eve"))
+    with pytest.raises(Unavailable, match="cannot log in; serve without --auth"):
+        grant(backend, ServeOptions(auth=LOGINS, mcp=True))
 
 
 @pytest.mark.parametrize(

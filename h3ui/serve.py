@@ -151,7 +151,7 @@ def build_app(backend: Backend, settings: Settings, options: ServeOptions) -> Ga
         server_name=options.host,
         server_port=options.port,
         auth=list(options.auth) or None,
-        auth_message="H3 Studio",
+        auth_message=theme.login_page(),
         allowed_paths=[],
         blocked_paths=[str(settings.jobs_dir), str(settings.database), str(settings.logs_dir)],
         max_file_size=backend.caps.file_bytes,

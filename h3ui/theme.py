@@ -108,7 +108,14 @@ def studio() -> gr.themes.Base:
 
 def styles() -> list[Path]:
     """The style sheets, the common one first, then one a theme."""
-    return sorted((ASSETS_DIR / "styles").glob("*.css"), key=lambda path: (path.stem != "studio", path.stem))
+    found = sorted((ASSETS_DIR / "styles").glob("*.css"), key=lambda path: (path.stem != "studio", path.stem))
+    return [path for path in found if path.stem != "login"]
+
+
+def login_page() -> str:
+    """Name and looks of the login page: before somebody logs in Gradio sends nothing else of ours, and this as HTML."""
+    style = (ASSETS_DIR / "styles" / "login.css").read_text(encoding="utf-8")
+    return f"H3 Studio<style>{style}</style>"
 
 
 def script() -> str:

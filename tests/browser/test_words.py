@@ -227,6 +227,7 @@ def test_the_login_page_follows_the_language_too(tmp_path, tiny_checkpoint, laun
         page = context.new_page()
         page.goto(program.url)
         page.wait_for_selector("button:has-text('登录')")
+        assert page.locator(".panel").bounding_box()["width"] <= 400  # Gradio's own reaches across the window
         page.fill("input[type=password]", "wrong")
         page.fill("input[type=text]", "anna")
         page.click("button:has-text('登录')")

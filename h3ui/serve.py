@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import functools
 import importlib.util
 import logging
@@ -96,6 +97,9 @@ def serve(backend: Backend, settings: Settings, options: ServeOptions, announce:
 def grant(backend: Backend, options: ServeOptions) -> None:
     """Who may do what, and how much, by how the page is served. Raises Unavailable for what must not be shared."""
     users = [user for user, _ in options.auth]
+    twice = sorted({user for user in users if users.count(user) > 1})
+    if twice:
+        raise Unavailable(f"auth={twice[0]}: has two passwords; give each user one")
     if options.admin is not None and options.admin not in users:
         raise Unavailable(f"admin={options.admin}: there is no such user; give --auth {options.admin}:PASSWORD as well")
     if options.share and not users and not options.share_open:
@@ -281,6 +285,9 @@ def _probe_port(options: ServeOptions) -> None:
         try:
             trial.bind((options.host, options.port))
         except (OSError, OverflowError) as error:
+            if isinstance(error, socket.gaierror) or getattr(error, "errno", None) == errno.EADDRNOTAVAIL:
+                rule = "is no address of this machine; leave --host out, or use 0.0.0.0 for all"
+                raise Unavailable(f"host={options.host}: {rule}") from error
             raise Unavailable(
                 f"port={options.port}: {getattr(error, 'strerror', None) or error} on {options.host}; "
                 "choose another with --port"

@@ -11,7 +11,7 @@ from backend.errors import InvalidRequest, JobNotFound, NotNow, Unavailable
 from backend.settings import Settings
 from backend.types import Geometry
 from h3ui.panels import licence as licence_panel
-from h3ui.serve import ServeOptions, grant
+from h3ui.serve import ServeOptions, _probe_port, grant
 
 LOGINS = (("ann", "a"), ("bob", "b"))
 
@@ -96,6 +96,14 @@ def test_an_administrator_must_be_a_user(backend):
         grant(backend, ServeOptions(auth=LOGINS, admin="eve"))
     with pytest.raises(Unavailable, match="cannot log in; serve without --auth"):
         grant(backend, ServeOptions(auth=LOGINS, mcp=True))
+    with pytest.raises(Unavailable, match="auth=ann: has two passwords"):
+        grant(backend, ServeOptions(auth=(*LOGINS, ("ann", "another"))))
+
+
+@pytest.mark.parametrize("host", ["999.1.1.1", "192.0.2.1"])  # none at all, and one kept for documentation
+def test_a_host_that_is_not_here_is_said_to_be_the_fault_not_the_port(host):
+    with pytest.raises(Unavailable, match=f"host={host}: is no address of this machine"):
+        _probe_port(ServeOptions(host=host))
 
 
 @pytest.mark.parametrize(

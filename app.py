@@ -81,7 +81,7 @@ def generate(options: argparse.Namespace, chosen: Settings) -> int:
             contextlib.closing(Backend(private, preset=options.preset)) as backend,
         ):
             if options.steps is None and options.request is None:
-                request = request.with_steps(generation.default_steps(backend, options.quality, request))
+                request = request.with_steps(backend.default_steps(request, options.quality))
             target = generation.Target(
                 out=options.out.absolute(),
                 tensors=_absolute(options.tensors),

@@ -175,6 +175,7 @@ class QualityPreset:
     title: str
     description: str  # without its steps: those depend on the model, and whoever shows it asks `steps`
     num_inference_steps: int
+    turbo: bool = False  # takes the steps of an adapter that states fewer, and needs one: backend.jobs.turbo
     canvas_scale: float = 1.0  # of the checkpoint's default short edge; 0.5 drafts at half the size
     encoder: EncoderSettings = field(default_factory=EncoderSettings)
 
@@ -200,8 +201,9 @@ def quality_presets(folder: Path | None = None) -> dict[str, QualityPreset]:
 
 
 def finest(qualities: dict[str, QualityPreset]) -> QualityPreset:
-    """What the others are measured against: the largest canvas, then the most sigma points."""
-    return max(qualities.values(), key=lambda each: (each.canvas_scale, each.num_inference_steps))
+    """What the others are measured against: the largest canvas, then the most sigma points; no adapter's."""
+    own = (each for each in qualities.values() if not each.turbo)
+    return max(own, key=lambda each: (each.canvas_scale, each.num_inference_steps))
 
 
 def pick(presets: dict[str, P], name: str) -> P:

@@ -26,13 +26,17 @@ import torch
 from av.video.reformatter import Interpolation
 
 from backend import limits, presets, settings
-from backend.checkpoints import catalog
+from backend.checkpoints import adapter_shelf, adapters, catalog
+from backend.checkpoints.adapter_shelf import ListedAdapter
 from backend.h3.pipeline import Pipeline
+from backend.h3.seams import Hooks
+from backend.jobs import turbo
 from backend.jobs.planning import scaled
 from backend.media import finished
 from backend.media.likeness import psnr_db
 from backend.media.mp4 import Mp4Writer
 from backend.presets import QualityPreset
+from backend.runtime.adapters import Adapters
 from backend.types import FPS, EncoderSettings, GenerationRequest, Geometry, PreparedMedia, Sampling
 from bench import report
 from bench.nano.evaluate import Collect, held_out_prompts
@@ -69,11 +73,15 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
     checkpoint = catalog.find(name, settings.from_environment())
     if checkpoint.folder is None or not checkpoint.ready:
         raise SystemExit(f"checkpoint={name}: {checkpoint.state}")
-    pipeline = Pipeline(checkpoint.folder, device, dtype, lambda *_: None)
+    worn = Adapters(checkpoint.folder / "transformer", device)
+    adapt = Hooks(adapt=lambda wanted: worn.apply(pipeline.components.transformer, wanted, lambda: None))
+    pipeline = Pipeline(checkpoint.folder, device, dtype, lambda *_: None, adapt)
     prompts = [prompt for _, prompt in held_out_prompts(random.Random(options.seed), options.clips)]
     qualities = presets.quality_presets()
+    found = adapter_shelf.fewest_steps(settings.from_environment(), checkpoint.default_steps)
+    qualities = measurable(qualities, found)
     with tempfile.TemporaryDirectory() as folder:
-        rows = compare_all(renderer(pipeline, checkpoint.geometry), qualities, prompts, Path(folder))
+        rows = compare_all(renderer(pipeline, checkpoint.geometry, found), qualities, prompts, Path(folder))
     own = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
@@ -83,6 +91,8 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
     for row in rows:
         preset = qualities[row["quality"]]
         row["points"] = preset.num_inference_steps
+        # With `what` the page does not tell these figures, which are this adapter's and no other's.
+        row["what"] = f"adapter {found.title}" if preset.turbo and found else row["what"]
         row["canvas"] = "{}x{}".format(*canvas(checkpoint.geometry, preset))
     return {
         "what": "distance of quality presets to the finest one, same prompts and seeds, of finished MP4s",
@@ -97,13 +107,26 @@ def measure(device: torch.device, dtype: torch.dtype, options: argparse.Namespac
     }
 
 
+def measurable(qualities: dict[str, QualityPreset], found: ListedAdapter | None) -> dict[str, QualityPreset]:
+    """Turbo with the steps of its adapter; without one it is left out, and said to be."""
+    if found is None or found.card is None or found.card.num_inference_steps is None:
+        skipped = ", ".join(name for name, preset in qualities.items() if preset.turbo)
+        print(f"{skipped}: left out, no adapter made for few steps is installed (docs/adapters.md)", flush=True)
+        return {name: preset for name, preset in qualities.items() if not preset.turbo}
+    steps = found.card.num_inference_steps
+    return {
+        name: dataclasses.replace(preset, num_inference_steps=steps) if preset.turbo else preset
+        for name, preset in qualities.items()
+    }
+
+
 def canvas(geometry: Geometry, preset: QualityPreset) -> tuple[int, int]:
     """(width, height) in px that a 16:9 request gets under `preset`."""
     return limits.canvas_for_ratio(16, 9, scaled(geometry, preset))
 
 
-def renderer(pipeline: Pipeline, geometry: Geometry) -> Render:
-    """Clips by the program's own pipeline and writer, encoded as the preset says."""
+def renderer(pipeline: Pipeline, geometry: Geometry, found: ListedAdapter | None = None) -> Render:
+    """Clips by the program's own pipeline and writer, encoded as the preset says; `found` is Turbo's adapter."""
 
     def render(preset: QualityPreset, prompt: str, seed: int, path: Path) -> Clip:
         width, height = canvas(geometry, preset)
@@ -114,8 +137,11 @@ def renderer(pipeline: Pipeline, geometry: Geometry) -> Render:
             num_inference_steps=preset.num_inference_steps,
             seed=seed,
         )
+        request = GenerationRequest(prompt=prompt, sampling=sampling)
+        if preset.turbo and found is not None:
+            request, _ = adapters.with_schedule(turbo.put_on(request, found))
         sink, began = Collect(), time.monotonic()
-        pipeline.generate(GenerationRequest(prompt=prompt, sampling=sampling), PreparedMedia(), sink, sink)  # type: ignore[arg-type]
+        pipeline.generate(request, PreparedMedia(), sink, sink)  # type: ignore[arg-type]
         frames, sound = sink.clip()
         _write(path, frames.numpy(), sound.numpy(), preset.encoder)
         return Clip(path=path, seconds=time.monotonic() - began)

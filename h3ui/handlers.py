@@ -22,14 +22,14 @@ from backend.types import Adapter, GenerationRequest, JobId, Stage, Task
 from h3ui import form, kept_form, markup, watch
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import hardware, licence, prompt, queue, result
+from h3ui.panels import hardware, licence, prompt, queue, result, sampling
 from h3ui.panels.sampling import DRAFT
 from h3ui.planned import Planned, problems_html
 from h3ui.render import JobView
 from h3ui.uploads import Updates, Uploads
 
 if TYPE_CHECKING:
-    from backend.api import Backend
+    from backend.api import Backend, QualityView
 
 
 def owner_of(session: object, request: gr.Request | None) -> str:
@@ -106,7 +106,7 @@ class Handlers:
         """Submit a draft of what the panels hold: the draft's canvas and no more steps than it takes."""
         p = self.panels
         try:
-            most, steps = self.planned.quality(DRAFT, self.preset(data))[1], data[p.sampling.steps]
+            most, steps = self.planned.quality(DRAFT, self.preset(data)).steps, data[p.sampling.steps]
         except H3Error as error:
             return {p.problems: problems_html(error)}
         fewer = most if steps is None else min(steps, most)
@@ -281,17 +281,31 @@ class Handlers:
 
     def quality_about(self, data: dict[Any, Any]) -> Any:
         """The words about the chosen quality, for the model that would run."""
-        return self._quality(data)[0]
+        view = self._quality(data)
+        return gr.skip() if view is None else sampling.about_html(view)
 
-    def quality_steps(self, data: dict[Any, Any]) -> Any:
-        """A quality was chosen: its steps on the model that would run."""
-        return self._quality(data)[1]
+    def quality_chosen(self, data: dict[Any, Any]) -> Updates:
+        """A quality was chosen: its steps on the model that would run; Turbo puts an adapter on, others take it off."""
+        s, view = self.panels.sampling, self._quality(data)
+        if view is None:
+            return gr.skip()
+        updates: Updates = {s.steps: view.steps}
+        worn, lent = data.get(s.adapter) or "", data.get(s.lent) or ""
+        if view.adapter is not None:
+            updates[s.strength] = 1.0
+            if worn != view.adapter.name:  # else somebody chose it by hand, and it stays
+                updates |= {s.adapter: view.adapter.name, s.lent: view.adapter.name}
+        elif lent:
+            updates[s.lent] = ""
+            if worn == lent:
+                updates[s.adapter] = ""
+        return updates
 
-    def _quality(self, data: dict[Any, Any]) -> tuple[Any, Any]:
+    def _quality(self, data: dict[Any, Any]) -> QualityView | None:
         try:
             return self.planned.quality(data[self.panels.sampling.quality], self.preset(data))
         except H3Error:  # the line under the canvas says what is wrong with the model
-            return gr.skip(), gr.skip()
+            return None
 
     def frames(self, data: dict[Any, Any]) -> Updates:
         """The keyframes as the model will see them."""
@@ -324,6 +338,8 @@ class Handlers:
             p.sampling.strength: stored.adapter_scale,
             p.problems: "",
         }
-        if quality in self.backend.quality_presets():
-            updates[p.sampling.quality] = quality
+        qualities = self.backend.qualities()
+        if quality in [name for _, name in sampling.offered(qualities)]:
+            worn = updates[p.sampling.adapter] if qualities[quality].preset.turbo else ""
+            updates |= {p.sampling.quality: quality, p.sampling.lent: worn}
         return updates | self.uploads.fill(labels, stored)

@@ -15,7 +15,7 @@ from backend import limits
 from h3ui import form
 from h3ui.board import Panels
 from h3ui.form import Mode, Size
-from h3ui.panels import hardware
+from h3ui.panels import hardware, sampling
 from h3ui.uploads import Updates
 
 if TYPE_CHECKING:
@@ -69,6 +69,9 @@ def restore(p: Panels, backend: Backend, kept: object, owner: str, job: str | No
     fits = _fits(backend)
     found = {name: fields[name] for name in parts(p) if name in fields and fits[name](fields[name])}
     updates |= {part: found[name] for name, part in parts(p).items() if name in found}
+    if "quality" in found:
+        turbo = backend.quality_presets()[found["quality"]].turbo
+        updates[p.sampling.lent] = found.get("adapter", "") if turbo else ""
     if "mode" in found:
         updates[p.keyframes.group] = gr.update(visible=found["mode"] == Mode.FRAMES)
         updates[p.references.group] = gr.update(visible=found["mode"] == Mode.REFERENCES)
@@ -89,7 +92,7 @@ def _fits(backend: Backend) -> Mapping[str, Callable[[Any], bool]]:
         "mode": _one_of(list(Mode)),
         "ratio": _one_of(form.RATIO_CHOICES),
         "size": _one_of(list(Size)),
-        "quality": _one_of(list(backend.quality_presets())),
+        "quality": _one_of([name for _, name in sampling.offered(backend.qualities())]),
         "adapter": _one_of(["", *adapters]),
         "preset": _one_of([hardware.AUTO, *usable]),
     }

@@ -85,16 +85,24 @@ class ModelShelf:
                 self.backend.remove_adapter(str(did.get("name", "")), owner=owner)
         return ""
 
-    def choices(self, name: object) -> Updates:
-        """What may be chosen beside the steps; nothing is shown where no adapter is installed."""
-        s = self.panels.sampling
+    def choices(self, name: object, quality: object) -> Updates:
+        """What may be chosen beside the steps; no adapters are shown where none is installed, nor Turbo without one."""
+        s, qualities = self.panels.sampling, self.backend.qualities()
+        offered = sampling.offered(qualities)
         usable = [item for item in self.backend.adapters() if item.card is not None]
         listed = [sampling.NO_ADAPTER, *((item.card.title, item.name) for item in usable if item.card is not None)]
-        return {
+        updates: Updates = {
+            s.quality: gr.update(choices=offered),
             s.adapters: gr.update(visible=bool(usable)),
             s.adapter: gr.update(choices=listed),
             s.adapter_about: self.about(name),
         }
+        if quality not in [each for _, each in offered]:  # Turbo, whose adapter was removed
+            kept = name if name in [each for _, each in listed] else ""
+            updates[s.quality] = gr.update(choices=offered, value=sampling.DEFAULT_QUALITY)
+            updates[s.adapter] = gr.update(choices=listed, value=kept)
+            updates |= {s.steps: qualities[sampling.DEFAULT_QUALITY].steps, s.lent: ""}
+        return updates
 
     def about(self, name: object) -> str:
         """The schedule that an adapter was made for."""

@@ -205,5 +205,13 @@ def _fields(p: Panels) -> set[Any]:
 def _filled(p: Panels) -> set[Any]:
     """Every component that a stored job fills."""
     slots = [part for slot in p.keyframes.slots.values() for part in (slot.drop, slot.card)]
-    more = {p.prompt.hint, p.keyframes.group, p.references.group, p.references.tray, p.canvas.custom, p.problems}
+    more = {
+        p.sampling.lent,
+        p.prompt.hint,
+        p.keyframes.group,
+        p.references.group,
+        p.references.tray,
+        p.canvas.custom,
+        p.problems,
+    }
     return (_fields(p) - {p.hardware.override}) | more | set(slots)

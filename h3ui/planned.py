@@ -19,13 +19,13 @@ from backend.types import GenerationRequest, MediaReport, PreparedMedia
 from h3ui import form, markup
 from h3ui.board import Panels
 from h3ui.form import Mode, PanelValues, Size
-from h3ui.panels import canvas, keyframes, sampling
+from h3ui.panels import canvas, keyframes
 from h3ui.panels.canvas import SizeOption
 from h3ui.panels.sampling import DRAFT
 from h3ui.uploads import Updates
 
 if TYPE_CHECKING:
-    from backend.api import Backend, Forecast
+    from backend.api import Backend, Forecast, QualityView
 
 PLANNING_PROMPT = "a prompt"  # stands in while the field is empty: shape and length do not depend on it
 KEPT_FRAMES = 64  # canvases of keyframes that are remembered, over all tabs
@@ -89,10 +89,10 @@ class Planned:
         except InvalidRequest:  # a very wide shape at half size
             return None
 
-    def quality(self, name: str, preset: str | None) -> tuple[str, int]:
-        """What a quality is on the model that `preset` runs, in words, and its sigma points. Raises H3Error."""
+    def quality(self, name: str, preset: str | None) -> QualityView:
+        """What a quality is on the model that `preset` runs, with steps that may be asked for. Raises H3Error."""
         view = self.backend.qualities(preset)[name]
-        return sampling.about_html(view), min(max(view.steps, limits.MIN_STEPS), limits.MAX_STEPS)
+        return dataclasses.replace(view, steps=min(max(view.steps, limits.MIN_STEPS), limits.MAX_STEPS))
 
     def frames(self, values: PanelValues, preset: str | None) -> Updates:
         """Both keyframe cards with the pictures that the job would hand to the model."""

@@ -100,8 +100,9 @@ class PublicApi:
             given = {name: self._upload(file, name) for name, file in frames.items() if file not in (None, "")}
             clips = [self._upload(file, f"references[{at}]") for at, file in enumerate(references or [])]
             asked = asked_by(prompt, given, clips, wanted)
-            full = asked.with_adapters(self._backend.adapter)
-            return self._backend.submit(full, owner=owner, quality=asked.quality, preset=asked.preset)
+            return self._backend.submit(
+                asked.complete(self._backend), owner=owner, quality=asked.quality, preset=asked.preset
+            )
 
         return _in_words(submit)
 

@@ -121,6 +121,8 @@ BAD = {
     "missing file": (["--prompt", "x", "--first-frame=nowhere.png"], "there is no such file"),
     "unknown preset": (["--prompt", "x", "--preset=quantum"], "preset=quantum"),
     "unknown quality": (["--prompt", "x", "--quality=best"], "quality=best"),
+    "turbo alone": (["--prompt", "x", "--quality=turbo"], "none is installed here; add one as docs/adapters.md says"),
+    "turbo and more": (["--prompt", " ", "--quality=turbo", "--out=nowhere/a.mp4"], "none is installed here"),
     "no checkpoint": (["--prompt", "x", "--checkpoint=folder"], "folder"),
     "strange request": (["--request=nonsense.json"], "unknown key 'colour'"),
     "bad frames": (["--prompt", "x", "--frames=100"], "nearest is 107"),

@@ -28,6 +28,11 @@ class ListedAdapter:
     card: AdapterCard | None
     problem: str = ""
 
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return self.name if self.card is None else self.card.title
+
 
 def listed(settings: Settings) -> tuple[ListedAdapter, ...]:
     """Every LoRA file of the folder, usable or not, by name."""
@@ -53,6 +58,16 @@ def pick(settings: Settings, name: str, scale: float = 1.0, field: str = "adapte
             field, f"{scale:g}", f"its strength must be {-MAX_SCALE:g} to {MAX_SCALE:g}", "1 is as it was made"
         )
     return Adapter(path=usable[name].path, scale=scale)
+
+
+def fewest_steps(settings: Settings, below: int) -> ListedAdapter | None:
+    """The usable adapter that states the fewest sigma points, fewer than `below`; the first by name of equals."""
+    fewest, found = below, None
+    for item in listed(settings):
+        steps = None if item.card is None else item.card.num_inference_steps
+        if steps is not None and steps < fewest:
+            fewest, found = steps, item
+    return found
 
 
 def add(settings: Settings, source: Path, name: str) -> ListedAdapter:

@@ -20,7 +20,6 @@ from typing import Any, TextIO
 
 from backend import codec
 from backend.api import ADMIN, Backend
-from backend.checkpoints import adapters
 from backend.errors import H3Error, InvalidRequest, MediaRefused, Problem
 from backend.events import Cancelled, Event, Failed, FramesDone, LoadProgress, Notice, StageStarted, StepDone, Succeeded
 from backend.media import finished, kept
@@ -138,19 +137,6 @@ class Target:
         return self.out.with_suffix(".json")
 
 
-def default_steps(backend: Backend, quality: str, request: GenerationRequest) -> int:
-    """Sigma points when nobody says: an adapter's, else the quality preset's or what the checkpoint needs, if fewer.
-
-    A file that is no adapter says nothing here: the plan names it with all other problems.
-    """
-    with contextlib.suppress(adapters.NotAnAdapter):
-        if (stated := adapters.steps_of(request)) is not None:
-            return stated
-    preset = backend.quality_presets().get(quality)
-    own = backend.checkpoint().default_steps
-    return preset.steps(own) if preset is not None else own
-
-
 def generate_to_file(
     backend: Backend, request: GenerationRequest, target: Target, known: tuple[Problem, ...] = ()
 ) -> dict[str, object]:
@@ -187,13 +173,14 @@ def generate_to_file(
 def _refuse(backend: Backend, request: GenerationRequest, target: Target, known: tuple[Problem, ...]) -> None:
     """Raises InvalidRequest with every problem of arguments, target and request at once."""
     problems = [*known, *_target_problems(target, request)]
-    if target.quality not in (names := backend.quality_presets()):
+    known_quality = target.quality in (names := backend.quality_presets())
+    if not known_quality:
         way_out = f"choose one of {', '.join(sorted(names))}"
         problems.append(Problem(field="quality", value=target.quality, rule="there is no such preset", way_out=way_out))
     if not problems:
         return
     try:
-        backend.plan(request)
+        backend.plan(request, quality=target.quality if known_quality else "standard")
     except InvalidRequest as error:
         problems += error.problems
     except H3Error:

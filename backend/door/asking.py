@@ -5,14 +5,18 @@ Knows requests; what becomes of a job is `jobs`'.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
+from backend.checkpoints import adapters
+from backend.checkpoints.adapters import NotAnAdapter
 from backend.door.house import House
-from backend.errors import H3Error
+from backend.errors import H3Error, InvalidRequest
 from backend.hardware.forecast import Forecast
+from backend.jobs import turbo
 from backend.jobs.caps import Caps
 from backend.jobs.intake import Draft
 from backend.jobs.planning import Plan
@@ -56,6 +60,21 @@ class Asking(House):
         folder = self.settings.uploads_dir / "seen" / secrets.token_urlsafe(12)
         frames = dataclasses.replace(planned, references=())
         return self._services.prepare(frames, self._machine.checkpoint(chosen).geometry, folder)
+
+    def default_steps(self, request: GenerationRequest, quality: str = "standard", preset: str | None = None) -> int:
+        """Sigma points when nobody says: an adapter's, else the quality's or what the checkpoint needs, if fewer.
+
+        What cannot be (no such quality, no such adapter) says nothing here: the plan names it with all other problems.
+        Raises PresetError, CheckpointError.
+        """
+        hardware = self._machine.preset(preset)
+        own, chosen = self._machine.checkpoint(hardware).default_steps, self._quality_presets.get(quality)
+        with contextlib.suppress(NotAnAdapter, InvalidRequest):
+            if chosen is not None and chosen.turbo and not turbo.brings_adapter(request):
+                request = turbo.put_on(request, turbo.adapter_for(self.settings, hardware, own))
+            if (stated := adapters.steps_of(request)) is not None:
+                return stated
+        return own if chosen is None else chosen.steps(own)
 
     def plan(
         self,

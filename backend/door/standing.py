@@ -5,15 +5,18 @@ Knows what is asked about the whole; one job is `jobs`'.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backend.door.house import House
+from backend.errors import InvalidRequest, Problem
 from backend.hardware.choose import Choice
 from backend.hardware.distances import Distance, distances
 from backend.hardware.machine_view import MachineView
 from backend.hardware.topology import RankView
+from backend.jobs import turbo
 from backend.jobs.manager import Health
 from backend.jobs.planning import scaled
 from backend.jobs.services import checkpoint_name
@@ -23,6 +26,7 @@ from backend.process.journal import NAME as PROGRAM_LOG
 from backend.types import JobId
 
 if TYPE_CHECKING:
+    from backend.checkpoints.adapter_shelf import ListedAdapter
     from backend.checkpoints.catalog import Checkpoint
     from backend.checkpoints.licence import Licence
 
@@ -42,7 +46,7 @@ class QualityView:
     """A quality preset on one model: its sigma points there, and how far it was measured from the finest quality.
 
     `distance` is None for the finest and for one that was not measured; `same` means that on this model it makes the
-    very clip that the finest makes.
+    very clip that the finest makes. Turbo has an `adapter`, or why it cannot be chosen here (`unavailable`).
     """
 
     preset: QualityPreset
@@ -50,6 +54,8 @@ class QualityView:
     finest: str  # title of the finest
     same: bool
     distance: Distance | None
+    adapter: ListedAdapter | None = None
+    unavailable: Problem | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,16 +130,20 @@ class Standing(House):
         def made(item: QualityPreset) -> object:
             return item.steps(own), scaled(geometry, item), item.encoder
 
-        return {
-            name: QualityView(
-                preset=item,
-                steps=item.steps(own),
-                finest=best.title,
-                same=item is not best and made(item) == made(best),
-                distance=measured.get(name),
-            )
-            for name, item in self._quality_presets.items()
-        }
+        def view(name: str, item: QualityPreset) -> QualityView:
+            same = item is not best and not item.turbo and made(item) == made(best)
+            steps, distance = item.steps(own), measured.get(name)
+            seen = QualityView(preset=item, steps=steps, finest=best.title, same=same, distance=distance)
+            if not item.turbo:
+                return seen
+            try:
+                found = turbo.adapter_for(self.settings, self._machine.preset(preset), own)
+            except InvalidRequest as error:
+                return dataclasses.replace(seen, unavailable=error.problems[0])
+            assert found.card is not None and found.card.num_inference_steps is not None  # it was chosen for them
+            return dataclasses.replace(seen, adapter=found, steps=found.card.num_inference_steps)
+
+        return {name: view(name, item) for name, item in self._quality_presets.items()}
 
     def checkpoint(self, preset: str | None = None) -> Checkpoint:
         """The checkpoint a preset runs. Raises PresetError, CheckpointError."""

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.datastructures import FormData, UploadFile
 
@@ -32,6 +32,9 @@ from backend.http.fields import (
     whole,
 )
 from backend.types import FPS, Adapter, GenerationRequest, Reference, Sampling
+
+if TYPE_CHECKING:
+    from backend.api import Backend
 
 MAX_DATA_URL_CHARS = 96 * 2**20
 _DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.+=-]+)*;base64,", re.ASCII)
@@ -54,6 +57,14 @@ class Asked:
     quality: str = "standard"
     preset: str | None = None
     adapters: tuple[tuple[str, float], ...] = ()  # (name, scale) of ones this server lists; a body never has a path
+    says_steps: bool = True  # else the request's steps are nobody's
+
+    def complete(self, backend: Backend) -> GenerationRequest:
+        """The request with its adapters, and where it says no steps those of adapter or quality. Raises H3Error."""
+        found = self.with_adapters(backend.adapter)
+        if self.says_steps:
+            return found
+        return found.with_steps(backend.default_steps(found, self.quality, self.preset))
 
     def with_adapters(self, find: Callable[[str, float, str], Adapter]) -> GenerationRequest:
         """The request with its adapters, each found by (name, scale, field); raises what `find` raises."""
@@ -174,6 +185,7 @@ def asked_by_fields(fields: Mapping[str, Any], files: Sequence[Path]) -> Asked:
         request=GenerationRequest(prompt=text(merged, "prompt") or "", sampling=_sampling(merged), **media),
         quality="standard" if quality in (None, *_OTHERS_QUALITIES) else quality,
         preset=optional_text(merged, "preset"),
+        says_steps=whole(merged, "num_inference_steps") is not None,
     )
 
 

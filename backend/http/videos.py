@@ -51,9 +51,7 @@ def videos_router(backend: Backend, owner_of: OwnerOf) -> APIRouter:
         with _scratch(backend.settings.uploads_dir) as folder:
             asked = await _read(request, folder)
             job = await run_in_threadpool(
-                lambda: backend.submit(
-                    asked.with_adapters(backend.adapter), owner=who, quality=asked.quality, preset=asked.preset
-                )
+                lambda: backend.submit(asked.complete(backend), owner=who, quality=asked.quality, preset=asked.preset)
             )
             return JSONResponse(await run_in_threadpool(lambda: describe(backend, backend.job(job, owner=who))))
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from backend import presets
 from backend.errors import H3Error, InvalidRequest, NotNow, Problem, Unavailable
 from backend.hardware.probe import disk_free
+from backend.jobs import turbo
 from backend.jobs.caps import Caps, Crowd
 from backend.jobs.manager import JobManager
 from backend.jobs.planning import Plan, make_plan, scaled
@@ -85,8 +86,23 @@ class Intake:
         probed: Mapping[Path, MediaReport] | None = None,
     ) -> Plan:
         """`plan` without asking whether it fits."""
-        geometry = self._services.find_checkpoint(preset, self._settings).geometry
-        return make_plan(request, scaled(geometry, presets.pick(self._qualities, quality)), self._services, probed)
+        checkpoint = self._services.find_checkpoint(preset, self._settings)
+        chosen = presets.pick(self._qualities, quality)
+        problems: tuple[Problem, ...] = ()
+        notices: tuple[str, ...] = ()
+        if chosen.turbo and not turbo.brings_adapter(request):
+            try:
+                found = turbo.adapter_for(self._settings, preset, checkpoint.default_steps)
+                request, notices = turbo.put_on(request, found), (f"{chosen.title} uses the adapter {found.title}",)
+            except InvalidRequest as error:
+                problems = error.problems
+        try:
+            plan = make_plan(request, scaled(checkpoint.geometry, chosen), self._services, probed)
+        except InvalidRequest as error:
+            raise InvalidRequest((*problems, *error.problems)) from error
+        if problems:
+            raise InvalidRequest(problems)
+        return dataclasses.replace(plan, notices=(*notices, *plan.notices))
 
     def check_room(self, preset: HardwarePreset, request: GenerationRequest) -> None:
         """Raise Unavailable when `preset` cannot run here, InvalidRequest for what its engine or the disk refuses."""

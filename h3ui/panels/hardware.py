@@ -156,6 +156,8 @@ def _qualities(qualities: Mapping[str, QualityView]) -> str:
 
 
 def _nearness(item: QualityView) -> str:
+    if item.unavailable is not None:
+        return '<span class="pill off">not here</span>'
     if item.same or item.preset.title == item.finest:
         return '<span class="pill ok">exact</span>'
     return '<span class="pill">approximate</span>'

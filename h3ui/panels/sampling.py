@@ -27,6 +27,7 @@ class SamplingPanel:
     """Components of sampling; `draft` submits a draft of what is on the page, and stands beside the button Generate."""
 
     quality: gr.Radio
+    lent: gr.State  # name of the adapter that Turbo put on, "" for none
     about: gr.HTML
     steps: gr.Number
     seed: gr.Textbox
@@ -43,7 +44,7 @@ def build(qualities: Mapping[str, QualityView], steps_at_first: int) -> Sampling
     """Create the components in the current layout block; `steps_at_first` is what suits the model."""
     chosen = DEFAULT_QUALITY if DEFAULT_QUALITY in qualities else next(iter(qualities))
     quality = gr.Radio(
-        choices=[(view.preset.title, name) for name, view in qualities.items()],
+        choices=offered(qualities),
         value=chosen,
         label="Quality",
         elem_id="quality",
@@ -83,6 +84,7 @@ def build(qualities: Mapping[str, QualityView], steps_at_first: int) -> Sampling
     )
     return SamplingPanel(
         quality=quality,
+        lent=gr.State(""),
         about=about,
         steps=steps,
         seed=seed,
@@ -96,9 +98,17 @@ def build(qualities: Mapping[str, QualityView], steps_at_first: int) -> Sampling
     )
 
 
+def offered(qualities: Mapping[str, QualityView]) -> list[tuple[str, str]]:
+    """(title, name) of what may be chosen; Turbo is not, where its adapter is missing."""
+    return [(view.preset.title, name) for name, view in qualities.items() if view.unavailable is None]
+
+
 def about_html(view: QualityView) -> str:
     """What a quality is, how many steps it is on the model that would run, and how far from the finest quality."""
-    told = (view.preset.description, steps_told(view.steps), distance_told(view))
+    missing = view.unavailable
+    told = (view.preset.description, adapter_told(view), steps_told(view.steps), distance_told(view))
+    if missing is not None:
+        told = (view.preset.description, f"Not here: it {missing.rule}.", f"You can {missing.way_out}.", "")
     return f'<p class="muted about">{" ".join(f"<span>{markup.text(words)}</span>" for words in told if words)}</p>'
 
 
@@ -113,6 +123,11 @@ def distance_told(view: QualityView) -> str:
         return f"Its distance to {view.finest} was not measured."
     near = "Identical" if found.psnr_db is None else f"{found.psnr_db:.1f} dB"
     return f"{near} to {view.finest} at {found.finest_points} sigma points, {found.model}, {found.clips} clips."
+
+
+def adapter_told(view: QualityView) -> str:
+    """Which adapter a quality puts on; empty for those without."""
+    return "" if view.adapter is None else f"{view.preset.title} uses the adapter {view.adapter.title}."
 
 
 def steps_told(steps: int) -> str:

@@ -15,16 +15,16 @@ from h3ui.board import Panels
 from h3ui.form import Mode, Size
 from h3ui.handlers import Handlers
 from h3ui.uploads import clicked
-from h3ui.wiring import QUIET
+from h3ui.wiring import QUIET, changed
 
 
 def wire(p: Panels, handlers: Handlers, fields: set[Any]) -> None:
     """Events of the left column: they change what is on the page and submit nothing."""
-    p.mode.change(
+    changed(
+        [p.mode],
         lambda mode: (gr.update(visible=mode == Mode.FRAMES), gr.update(visible=mode == Mode.REFERENCES)),
         inputs=p.mode,
         outputs=[p.keyframes.group, p.references.group],
-        **QUIET,
     )
     for name, slot in p.keyframes.slots.items():
         slot.drop.upload(
@@ -56,12 +56,11 @@ def wire(p: Panels, handlers: Handlers, fields: set[Any]) -> None:
         concurrency_limit=1,  # one after another: each starts from what the one before left
         **QUIET,
     )
-    tray.items.change(
+    changed(
+        [tray.items],
         handlers.uploads.follow,
         inputs=[p.prompt.text, tray.items, tray.known],
         outputs=[p.prompt.text, tray.known],
-        trigger_mode="always_last",
-        **QUIET,
     )
     p.canvas.ratio.input(lambda: Size.AUTO.value, outputs=p.canvas.size, **QUIET)  # numbers of before have no shape
     p.canvas.plan.click(
@@ -69,37 +68,33 @@ def wire(p: Panels, handlers: Handlers, fields: set[Any]) -> None:
         outputs=[p.canvas.size, p.canvas.width, p.canvas.height],
         **QUIET,
     )
-    p.canvas.size.change(
-        lambda size: gr.update(visible=size == Size.CUSTOM), inputs=p.canvas.size, outputs=p.canvas.custom, **QUIET
+    changed(
+        [p.canvas.size],
+        lambda size: gr.update(visible=size == Size.CUSTOM),
+        inputs=p.canvas.size,
+        outputs=p.canvas.custom,
     )
-    p.sampling.quality.input(handlers.quality_steps, inputs=fields, outputs=p.sampling.steps, **QUIET)
-    gr.on(
-        [p.sampling.quality.change, p.hardware.override.change],  # also where a stored request was filled in
+    s = p.sampling
+    s.quality.input(
+        handlers.quality_chosen, inputs=fields | {s.lent}, outputs=[s.steps, s.adapter, s.strength, s.lent], **QUIET
+    )
+    changed(
+        [p.sampling.quality, p.hardware.override],  # also where a stored request was filled in
         handlers.quality_about,
         inputs=fields,
         outputs=p.sampling.about,
-        **QUIET,
     )
     p.sampling.dice.click(lambda: str(secrets.randbelow(2**31)), outputs=p.sampling.seed, **QUIET)
     p.sampling.random.click(lambda: "", outputs=p.sampling.seed, **QUIET)
     planned = fields - {p.prompt.text, p.sampling.seed}
-    gr.on(
-        [field.change for field in planned],
-        handlers.plan,
-        inputs=fields,
-        outputs=[p.canvas.plan],
-        trigger_mode="always_last",
-        **QUIET,
-    )
+    changed(planned, handlers.plan, inputs=fields, outputs=[p.canvas.plan])
     frames: list[Any] = [slot.item for slot in p.keyframes.slots.values()]
     shaping = [p.mode, p.canvas.ratio, p.canvas.size, p.canvas.width, p.canvas.height, p.sampling.quality]
-    gr.on(
-        [part.change for part in (*frames, *shaping, p.hardware.override)],
+    changed(
+        (*frames, *shaping, p.hardware.override),
         handlers.frames,
         inputs=fields,
         outputs=[*(slot.card for slot in p.keyframes.slots.values()), p.problems],
-        trigger_mode="always_last",
-        **QUIET,
     )
     p.sampling.draft.click(
         handlers.draft,

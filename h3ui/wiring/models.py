@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from h3ui.model_shelf import ModelShelf
-from h3ui.wiring import QUIET
+from h3ui.wiring import QUIET, changed
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -27,9 +27,9 @@ def wire(backend: Backend, p: Panels, loaded: Any, opened: Any, left: list[Any])
     for part in (m.rows, m.activity, m.adapters):
         part.click(shelf.act, inputs=p.session, outputs=[*whole, m.told], trigger_mode="multiple", **QUIET)
     s = p.sampling
-    chosen = [s.adapters, s.adapter, s.adapter_about]
-    loaded(shelf.choices, inputs=s.adapter, outputs=chosen, **QUIET)
-    gr.on(left, shelf.choices, inputs=s.adapter, outputs=chosen, **QUIET)
+    chosen = [s.quality, s.steps, s.lent, s.adapters, s.adapter, s.adapter_about]
+    loaded(shelf.choices, inputs=[s.adapter, s.quality], outputs=chosen, **QUIET)
+    gr.on(left, shelf.choices, inputs=[s.adapter, s.quality], outputs=chosen, **QUIET)
     s.adapter.input(shelf.choose, inputs=s.adapter, outputs=[s.adapter_about, s.steps], **QUIET)
-    s.adapter.change(shelf.about, inputs=s.adapter, outputs=s.adapter_about, **QUIET)
+    changed([s.adapter], shelf.about, inputs=s.adapter, outputs=s.adapter_about)
     m.upload.upload(shelf.add_adapter, inputs=[m.upload, p.session], outputs=[*whole, m.told], **QUIET)

@@ -1,6 +1,7 @@
 """Handing a job in: what is made concrete and copied, and what is refused before there is a row."""
 
 import pytest
+from fake_hub import lora
 from job_fakes import end_of, request, wait_until
 
 from backend.api import ADMIN, Health, JobState
@@ -57,6 +58,48 @@ def test_canvas_follows_ratio_keyframe_and_quality(backend, media):
     assert (plan.width, plan.height) == (224, 128)
     half = backend.plan(request(), quality="draft")
     assert (half.width, half.height) == (128, 64)  # 16:9 of 64 px is 114, whose nearest multiple of 32 is 128
+
+
+def test_turbo_puts_on_the_adapter_with_the_fewest_steps_unless_one_is_there(backend):
+    shelf = backend.settings.adapters_dir
+    for name, steps in (("b-few", "4"), ("a-few", "4"), ("more", "5"), ("own", "6")):  # the fake recipe has 6
+        lora(shelf / f"{name}.safetensors", title=name.title(), num_inference_steps=steps)
+    style = Adapter(path=lora(shelf / "style.safetensors"), scale=0.5)
+    few = Adapter(path=shelf / "a-few.safetensors")
+
+    def worn(*adapters):
+        asked = request(adapters=adapters, num_inference_steps=4)
+        return backend.plan(asked, quality="turbo").request.sampling.adapters
+
+    assert worn() == (few,) and worn(style) == (style, few)
+    mine = Adapter(path=shelf / "more.safetensors", scale=2.0)
+    assert worn(mine) == (mine,)
+    plan = backend.plan(request(num_inference_steps=4), quality="turbo")
+    assert (plan.width, plan.height) == (224, 128) and plan.notices == ("Turbo uses the adapter A-Few",)
+    assert backend.default_steps(request(), "turbo") == 4
+    assert backend.default_steps(request(adapters=(mine,)), "turbo") == 5
+    assert [backend.default_steps(request(), name) for name in ("draft", "standard", "none")] == [6] * 3
+    view = backend.qualities()["turbo"]
+    assert (view.adapter.name, view.steps, view.unavailable, view.same) == ("a-few", 4, None, False)
+
+
+@pytest.mark.parametrize(
+    ("preset", "words"),
+    [
+        (None, "an adapter made for fewer than 6 steps, and none is installed here; add one as docs/adapters.md says"),
+        ("2x80gb", "which this setup cannot use: with fsdp each rank"),
+        ("2x24gb", "which this setup cannot use: with tensor_parallel_size=2 each rank"),
+        ("remote", "LoRA files are not sent to a server elsewhere"),
+    ],
+)
+def test_turbo_says_what_is_missing_with_all_that_is_wrong(backend, preset, words):
+    lora(backend.settings.adapters_dir / "style.safetensors")
+    if preset is not None:
+        lora(backend.settings.adapters_dir / "few.safetensors", num_inference_steps="2")
+    with pytest.raises(InvalidRequest) as refused:
+        backend.plan(request(prompt=" "), preset=preset, quality="turbo")
+    assert words in str(refused.value) and "must not be empty" in str(refused.value)
+    assert words.partition(";")[0] in backend.qualities(preset)["turbo"].unavailable.rule
 
 
 def test_media_are_copied_under_random_names_and_labels_kept(backend, media, world):

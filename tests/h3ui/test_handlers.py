@@ -19,13 +19,15 @@ from backend.checkpoints.catalog import NANO_FOLDER
 from backend.jobs.records import ADMIN, JobState
 from backend.jobs.services import find_checkpoint
 from backend.settings import Settings
-from backend.types import Task
+from backend.types import GenerationRequest, Task
 from h3ui import kept_form, watch
 from h3ui.form import Mode
 from h3ui.handlers import Handlers, owner_of
 from h3ui.keeping import Keeping
 from h3ui.model_shelf import ModelShelf
+from h3ui.panels import hardware
 from h3ui.uploads import clicked
+from tests.fake_hub import lora
 from tests.job_fakes import World, fake_services, wait_until
 
 EVERY_FIELD = {
@@ -171,12 +173,58 @@ def test_a_quality_tells_and_sets_the_steps_of_the_model_that_would_run(studio):
     assert own < 50
     here, released = data(studio.board), data(studio.board, override="1x141gb")
     assert f"Here {own} sigma points, {own - 1} forwards." in studio.handlers.quality_about(here)
-    assert studio.handlers.quality_steps(here) == own
+    assert studio.handlers.quality_chosen(here) == {studio.board.sampling.steps: own}
     assert "Here 50 sigma points, 49 forwards." in studio.handlers.quality_about(released)
-    assert studio.handlers.quality_steps(released) == 50  # MiniMax's model card
+    assert studio.handlers.quality_chosen(released) == {studio.board.sampling.steps: 50}  # MiniMax's model card
     assert studio.handlers.quality_about(data(studio.board, override="nonsense")) == gr.skip()
     opened = studio.handlers.restore(data(studio.board), tab())
     assert f"<b>{own - 1}</b> forwards" in opened[studio.board.canvas.plan]
+
+
+def test_turbo_puts_its_adapter_on_and_another_quality_takes_off_only_that(studio):
+    s, shelf = studio.board.sampling, ModelShelf(studio.backend, studio.board)
+    adapters = studio.backend.settings.adapters_dir
+    lora(adapters / "few.safetensors", title="Few steps", num_inference_steps="3")
+    lora(adapters / "style.safetensors")
+
+    def chosen(quality, adapter="", lent=""):
+        return studio.handlers.quality_chosen({**data(studio.board, quality=quality), s.adapter: adapter, s.lent: lent})
+
+    assert chosen("turbo", "style") == {s.steps: 3, s.strength: 1.0, s.adapter: "few", s.lent: "few"}
+    assert "Turbo uses the adapter Few steps." in (
+        about := studio.handlers.quality_about(data(studio.board, quality="turbo"))
+    )
+    assert "Here 3 sigma points, 2 forwards." in about and "was not measured" in about
+    off, kept = chosen("draft", "few", "few"), chosen("draft", "style", "few")
+    assert (off[s.adapter], off[s.lent], kept[s.lent]) == ("", "", "") and s.adapter not in kept
+    by_hand = chosen("turbo", "few")
+    assert s.lent not in by_hand and s.adapter not in chosen("draft", "few")
+    assert ("Turbo", "turbo") in shelf.choices("", "standard")[s.quality]["choices"]
+    stored = studio.backend.plan(GenerationRequest(prompt="x"), quality="turbo").request
+    filled = studio.handlers.fill_request(stored, "turbo", {})
+    assert (filled[s.quality], filled[s.adapter], filled[s.lent]) == ("turbo", "few", "few")
+    fields = {"quality": "turbo", "adapter": "few", "steps": 3}
+    back = studio.handlers.restore(
+        data(studio.board, kept={"owner": "session:abc", "job": "", "fields": fields}), tab()
+    )
+    assert (back[s.quality], back[s.adapter], back[s.lent]) == ("turbo", "few", "few")
+
+
+def test_turbo_is_not_offered_without_its_adapter_nor_kept_after_it(studio):
+    s, shelf = studio.board.sampling, ModelShelf(studio.backend, studio.board)
+    lora(studio.backend.settings.adapters_dir / "style.safetensors", num_inference_steps="200")  # not few
+    assert "turbo" not in [name for _, name in shelf.choices("", "draft")[s.quality]["choices"]]
+    own = studio.backend.checkpoint().default_steps
+    for adapter, stays in (("few", ""), ("style", "style")):
+        gone = shelf.choices(adapter, "turbo")  # a page that is open while the adapter is removed
+        assert (gone[s.quality]["value"], gone[s.adapter]["value"], gone[s.steps]) == ("standard", stays, own)
+    kept = {"owner": "session:abc", "job": "", "fields": {"quality": "turbo"}}
+    assert s.quality not in studio.handlers.restore(data(studio.board, kept=kept), tab())
+    told = hardware.table_html(studio.backend.machine(), studio.backend.qualities(), may_see=True)
+    assert f"Not here: it needs an adapter made for fewer than {own} steps, and none is installed here." in told
+    assert "docs/adapters.md" in told
+    pressed = studio.handlers.generate(data(studio.board, quality="turbo"), tab())
+    assert "none is installed here" in pressed[studio.board.problems]
 
 
 def test_a_download_that_does_not_fit_cannot_be_pressed_until_there_is_room(studio, tmp_path, monkeypatch):

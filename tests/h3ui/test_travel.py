@@ -53,10 +53,12 @@ from h3ui.command import Call, Door
 from h3ui.form import MediaItem, Mode, PanelValues, Size
 from h3ui.handlers import Handlers
 from h3ui.public_api import asked_by
+from tests.fake_hub import lora
 from tests.h3ui.test_handlers import Board, data
 from tests.job_fakes import World, fake_services
 
 DOOR = Door(url="https://studio.example:7860", user="ann")
+ADAPTER = Path("few.safetensors")  # the only one of this server
 NAMES = (
     "a",
     "my cat",
@@ -87,6 +89,7 @@ def world(tmp_path_factory) -> Iterator[Any]:
     before = os.environ.get("GRADIO_TEMP_DIR")
     os.environ["GRADIO_TEMP_DIR"] = str(folder / "uploads")
     services = dataclasses.replace(fake_services(World()), find_checkpoint=find_checkpoint)
+    lora(folder / "data" / "adapters" / "few.safetensors", title="Few steps", num_inference_steps="3")
     backend = Backend(Settings(data_dir=folder / "data"), preset="tiny-cpu", services=services)
     with mp4.Mp4Writer(folder / "bare.mp4", 64, 64, EncoderSettings(x264_preset="ultrafast")) as writer:
         writer.write_frames(np.zeros((3, 64, 64, 3), np.uint8))
@@ -147,6 +150,7 @@ def pages(draw: st.DrawFn) -> dict[str, Any]:
         "seed": draw(st.just("") | st.integers(0, limits.MAX_SEED).map(str)),
         "quality": draw(st.sampled_from(sorted(quality_presets()))),
         "preset": draw(st.sampled_from((None, "tiny-cpu"))),
+        "adapter": draw(st.none() | st.floats(-4, 4).map(lambda scale: Adapter(path=ADAPTER, scale=scale))),
     }
 
 
@@ -178,6 +182,8 @@ def same(request: GenerationRequest) -> dict[str, Any]:
     told = codec.encode(request)
     for name in ("first_frame", "last_frame"):
         told[name] = Path(told[name]).read_bytes().decode() if told[name] else None
+    for adapter in told["sampling"]["adapters"]:
+        adapter["path"] = Path(adapter["path"]).name
     for reference in told["references"]:
         reference |= {"path": Path(reference["path"]).read_bytes().decode(), "kind": None}
     return told
@@ -237,8 +243,13 @@ def assert_scripts_say(request: GenerationRequest, call: Call, folder: Path) -> 
         (place / call.name(path)).write_bytes(path.read_bytes())
     for read in (by_command_line, by_curl, by_python):
         asked = read(call, place)
-        assert same(asked.request) == same(request), read.__name__
+        assert same(asked.with_adapters(listed)) == same(request), read.__name__
         assert (asked.quality, asked.preset) == (call.quality, call.preset), read.__name__
+
+
+def listed(name: str, scale: float, _field: str) -> Adapter:
+    """What a server makes of an adapter's name."""
+    return Adapter(path=Path(f"{name}.safetensors"), scale=scale)
 
 
 def through_an_mp4(request: GenerationRequest, drawn: dict[str, Any], bare: Path, names: dict[str, str]) -> kept.Kept:
@@ -281,12 +292,18 @@ def test_settings_come_round(world, drawn):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         values = on_page(drawn, folder)
+        if values.adapter is not None:
+            values = dataclasses.replace(values, adapter=backend.adapter("few", values.adapter.scale))
         asked = form.to_request(values)
         names = command.told_apart({path: path.name for path in Call(request=asked).files})
         call = Call(request=asked, quality=drawn["quality"], preset=drawn["preset"], names=names)
         assert_scripts_say(asked, call, folder)
 
         planned = backend.plan(asked, probed=form.reports(values), quality=drawn["quality"]).request
+        turbo = drawn["quality"] == "turbo"
+        assert [each.path.name for each in planned.sampling.adapters] == [ADAPTER.name] * (
+            turbo or bool(asked.sampling.adapters)
+        )
         record = _record(planned, drawn["quality"])
         inside = through_an_mp4(planned, drawn, bare, {})
         recalled = find_media(inside, record)
@@ -300,8 +317,35 @@ def test_settings_come_round(world, drawn):
         assert list(names.values()) == list(command.told_apart({p: p.name for p in call.files}).values())
         call = Call(request=again, quality=drawn["quality"], preset="tiny-cpu", names=names)
         assert_scripts_say(planned, call, folder)
-        assert same(by_remote_engine(call, folder).request) == same(planned)
+        if not planned.sampling.adapters:  # LoRA files are not sent elsewhere
+            assert same(by_remote_engine(call, folder).request) == same(planned)
         assert_scripts_say(planned, command.call_of(_record(again, drawn["quality"])), folder)
+
+
+@pytest.mark.parametrize("quality", ["turbo", "draft", "fast", "standard"])
+def test_a_quality_alone_is_the_same_job_by_every_door(world, quality):
+    """What the page makes of one press on a quality, a bare command line and a bare body of HTTP ask for too."""
+    backend, handlers, _ = world
+    fields = data(Board(), prompt="x", seed="7", quality=quality)
+    s = handlers.panels.sampling
+    pressed = {**fields, s.adapter: "", s.strength: 0.3} | handlers.quality_chosen(fields)
+    jobs = [form.to_request(handlers.values(pressed))]
+    words = ["generate", "--prompt=x", "--frames=107", "--seed=7", f"--quality={quality}", "--out=a.mp4"]
+    options = app._parser().parse_args(words)
+    _, typed = app._request(options)
+    jobs.append(typed.with_steps(backend.default_steps(typed, options.quality)))
+    said = {"num_frames": 107, "seed": 7, "quality": quality}
+    jobs.append(asked_by("x", {}, [], said).complete(backend))
+    jobs.append(
+        asked_by_form(
+            FormData([("prompt", "x"), *((name, str(value)) for name, value in said.items())]), Path()
+        ).complete(backend)
+    )
+    planned = [backend.plan(job, quality=quality).request for job in jobs]
+    assert planned == [planned[0]] * 4
+    few = Adapter(path=backend.settings.adapters_dir / ADAPTER)
+    assert planned[0].sampling.adapters == ((few,) if quality == "turbo" else ())
+    assert (planned[0].sampling.num_inference_steps == 3) == (quality == "turbo")
 
 
 def _value(update: Any) -> Any:

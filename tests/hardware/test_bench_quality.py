@@ -7,9 +7,11 @@ import math
 
 import numpy as np
 import pytest
+from fake_hub import lora
 
 from backend import presets
 from backend.api import Backend, QualityView
+from backend.checkpoints import adapter_shelf
 from backend.checkpoints.catalog import TINY_GEOMETRY
 from backend.hardware import distances
 from backend.settings import Settings
@@ -81,6 +83,17 @@ def test_every_preset_has_a_row_and_other_seeds_one(tmp_path):
     assert "psnr_db" not in rows[0]
     assert [row["psnr_db"] for row in rows[1:]] == pytest.approx([GRAYS_DB] * 2, abs=0.01)
     assert asked[:4] == [("whole", "one", 0), ("whole", "two", 1), ("small", "one", 0), ("small", "two", 1)]
+
+
+def test_turbo_is_measured_with_its_adapters_steps_or_left_out_and_said(tmp_path, capsys):
+    qualities = presets.quality_presets()
+    assert set(quality.measurable(qualities, None)) == set(qualities) - {"turbo"}
+    assert "turbo: left out, no adapter" in capsys.readouterr().out
+    settings = Settings(data_dir=tmp_path)
+    lora(settings.adapters_dir / "few.safetensors", num_inference_steps="5")
+    measured = quality.measurable(qualities, adapter_shelf.fewest_steps(settings, 12))
+    assert measured["turbo"].num_inference_steps == 5 and presets.finest(measured).name == "standard"
+    assert {name: item for name, item in measured.items() if name != "turbo"} == quality.measurable(qualities, None)
 
 
 def test_the_page_tells_the_numbers_of_the_file(tmp_path):

@@ -41,7 +41,7 @@ def hub(tiny_checkpoint):
 
 @pytest.fixture(scope="module")
 def server(launch, hub, tmp_path_factory, tiny_checkpoint):
-    """The program, whose downloads come from the stand-in, with one adapter installed."""
+    """The program, whose downloads come from the stand-in, with two adapters installed, one of few steps."""
     home = tmp_path_factory.mktemp("models")
     # The stand-in's sizes, as an earlier question would have left them: the released ones need not fit on this disk.
     files = tuple(RepoFile(path=name, bytes=len(body), etag=etag_of(body)) for name, body in hub.files.items())
@@ -52,6 +52,7 @@ def server(launch, hub, tmp_path_factory, tiny_checkpoint):
         patch.setenv("HF_HOME", str(home / "hf"))
         patch.delenv("HF_TOKEN", raising=False)
         lora(home / "data" / "adapters" / "turbo.safetensors", title="Turbo", num_inference_steps="9", flow_shift="6")
+        lora(home / "data" / "adapters" / "few.safetensors", title="Four", num_inference_steps="4")
         yield stack.enter_context(launch(home, tiny_checkpoint))
 
 
@@ -122,6 +123,21 @@ def test_an_adapter_is_chosen_by_name_and_fills_in_its_steps(studio):
     page.wait_for_function("() => document.querySelector('#steps input').value === '9'")
     page.wait_for_selector("#plan :text('8 forwards')")
     page.wait_for_selector("#plan :text('flow_shift is 6, as it was made for')")
+
+
+def test_turbo_puts_the_adapter_on_and_another_quality_takes_it_off(studio):
+    studio.open()
+    page, worn = studio.page, "() => document.querySelector('#adapter input').value"
+    page.wait_for_selector("#adapter-choice")
+    page.click("#quality label:has-text('Turbo')")
+    page.wait_for_selector("#quality-about :text('Turbo uses the adapter Four.')")
+    page.wait_for_function(f"{worn} === 'Four' && document.querySelector('#steps input').value === '4'")
+    page.wait_for_selector("#plan :text('3 forwards')")
+    studio.reload()
+    page.wait_for_selector("#quality label.selected:has-text('Turbo')")
+    page.wait_for_function(f"{worn} === 'Four'")
+    page.click("#quality label:has-text('Standard')")
+    page.wait_for_function(f"{worn} === 'None'")
 
 
 def test_memory_follows_the_canvas(studio):

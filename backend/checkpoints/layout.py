@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +147,17 @@ def _sum_of(folder: Path, checks: Sequence[Callable[[], int]]) -> int:
     return total
 
 
-def _tensors_of(folder: Path, file: Path) -> set[str]:
+def _tensors_of(folder: Path, file: Path) -> frozenset[str]:
     """Names of the tensors in a safetensors file whose size is what its header says."""
     shown = f"checkpoint={folder}: {file.relative_to(folder)}"
     if not file.is_file():
         raise CheckpointError(f"{shown} is missing; {_WAY_OUT}")
-    size = file.stat().st_size
+    stat = file.stat()
+    return _header_of(file, shown, stat.st_size, stat.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)  # asked for with every change on the page; size and time tell whether a file is another
+def _header_of(file: Path, shown: str, size: int, _changed: int) -> frozenset[str]:
     with file.open("rb") as stream:
         head = stream.read(8)
         length = struct.unpack("<Q", head)[0] if len(head) == 8 else 0
@@ -167,7 +172,7 @@ def _tensors_of(folder: Path, file: Path) -> set[str]:
     if size != 8 + length + end:
         what = "truncated" if size < 8 + length + end else "damaged"
         raise CheckpointError(f"{shown} is {what}: {size} bytes, its header asks for {8 + length + end}; {_WAY_OUT}")
-    return set(tensors)
+    return frozenset(tensors)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import gradio as gr
 from h3ui.panels.writer import WriterPanel
 from h3ui.prompting import Prompts
 from h3ui.uploads import clicked
-from h3ui.wiring import QUIET
+from h3ui.wiring import QUIET, changed
 from h3ui.writing import Writing
 
 if TYPE_CHECKING:
@@ -27,13 +27,11 @@ def wire(p: Panels, handlers: Handlers, fields: set[Any], filled: set[Any]) -> N
     """`fields` are what a request is made of, `filled` what a stored one fills."""
     prompts = Prompts(p, handlers)
     media: list[Any] = [p.references.items, *(slot.item for slot in p.keyframes.slots.values())]
-    gr.on(
-        [part.change for part in (p.prompt.text, p.mode, p.canvas.duration, *media)],
+    changed(
+        (p.prompt.text, p.mode, p.canvas.duration, *media),
         prompts.look,
         inputs=fields,
         outputs=[p.prompt.hint, p.prompt.editor],
-        trigger_mode="always_last",
-        **QUIET,
     )
 
     def example(event: gr.EventData) -> str:

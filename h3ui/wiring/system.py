@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from h3ui.machine import Machine
-from h3ui.wiring import QUIET
+from h3ui.wiring import QUIET, changed
 
 if TYPE_CHECKING:
     from backend.api import Backend
@@ -26,14 +26,7 @@ def wire(backend: Backend, p: Panels, handlers: Handlers, fields: set[Any], tabs
         machine.hardware, inputs=fields | {p.session}, outputs=[p.hardware.table, p.hardware.memory], **QUIET
     )
     planned = fields - {p.prompt.text, p.sampling.seed}
-    gr.on(
-        [field.change for field in planned],
-        machine.memory,
-        inputs=fields,
-        outputs=p.hardware.memory,
-        trigger_mode="always_last",
-        **QUIET,
-    )
+    changed(planned, machine.memory, inputs=fields, outputs=p.hardware.memory)
     opened(machine.opened, inputs=[p.session, s.logs.rank], outputs=[s.live, s.logs.tail, s.timer], **QUIET)
     gr.on(left, lambda: gr.Timer(active=False), outputs=s.timer, **QUIET)
     s.timer.tick(machine.live, inputs=p.session, outputs=s.live, **QUIET)

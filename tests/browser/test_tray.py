@@ -142,12 +142,6 @@ def test_a_pasted_picture_and_a_drop_beside_the_zone_join_the_tray(studio, media
 
 
 @pytest.mark.thorough
-def test_text_that_is_pasted_with_a_picture_stays_text(studio, media):
-    studio.open()
-    studio.page.evaluate(
-        """() => {
-          const carried = new DataTransfer();
-@pytest.mark.thorough
 def test_files_that_come_while_others_are_looked_at_wait_their_turn(studio, media):
     studio.open()
     picture = base64(media["portrait.png"])
@@ -185,6 +179,12 @@ def test_what_is_trimmed_or_played_stays_under_the_pointer_when_its_picture_come
     studio.page.mouse.up()
 
 
+@pytest.mark.thorough
+def test_text_that_is_pasted_with_a_picture_stays_text(studio, media):
+    studio.open()
+    studio.page.evaluate(
+        """() => {
+          const carried = new DataTransfer();
           carried.items.add(new File([new Uint8Array([1])], 'image.png', {type: 'image/png'}));
           carried.setData('text/plain', 'words');
           const event = new ClipboardEvent('paste', {clipboardData: carried, bubbles: true, cancelable: true});

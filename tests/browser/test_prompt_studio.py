@@ -95,7 +95,9 @@ def test_switching_views_keeps_every_character(studio):
     assert studio.page.is_hidden(FIELD)
     assert text(studio) == kept
     studio.reload()
-    studio.page.wait_for_selector(".ir-empty")  # the chosen view is remembered
+    studio.page.wait_for_selector(".ir-tab:has-text('Sound and music')")  # the chosen view is remembered
+    wait_text(studio, kept)  # and what was typed
+    assert text(studio) == kept
     view(studio, "Free text")
     assert studio.page.is_visible(FIELD)
 

@@ -143,6 +143,7 @@ def test_a_title_being_typed_keeps_text_and_focus_while_jobs_come_and_go(anna, f
     other.close()
 
 
+@pytest.mark.thorough
 def test_a_job_deleted_in_one_tab_leaves_the_other(anna):
     gallery(anna, "take 20.")
     page = anna.page

@@ -113,6 +113,7 @@ def test_a_model_is_removed_after_a_question(studio, hub):
     studio.page.wait_for_selector(f"{MODEL} .pill:text('not downloaded')")
 
 
+@pytest.mark.thorough
 def test_an_adapter_is_chosen_by_name_and_fills_in_its_steps(studio):
     studio.open()
     page = studio.page

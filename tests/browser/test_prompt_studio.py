@@ -293,6 +293,7 @@ def test_templates_and_request_files_fill_the_prompt(studio, tmp_path):
     assert text(studio) == "From <a> file"
 
 
+@pytest.mark.thorough
 def test_the_writer_streams_text_that_is_taken_over_or_discarded(studio, endpoint, media):
     studio.open()
     studio.page.fill(FIELD, "a boat")

@@ -59,6 +59,7 @@ def test_jobs_are_moved_by_buttons_and_by_dragging(paused):
     await_order(paused, "third", "first", "second")
 
 
+@pytest.mark.thorough
 def test_a_waiting_job_is_changed_or_left_and_doubled_with_another_seed(paused):
     page = paused.page
     row(paused, "second").locator("[data-action=edit]").click()
@@ -86,6 +87,7 @@ def test_a_waiting_job_is_changed_or_left_and_doubled_with_another_seed(paused):
     page.click("#editing [data-action=stop-edit]")
 
 
+@pytest.mark.thorough
 def test_the_queue_is_saved_with_its_media_and_loaded_again(paused, media, tmp_path):
     page = paused.page
     page.click("#mode label:has-text('First')")

@@ -114,6 +114,7 @@ def test_a_first_visitor_is_led_around_once_by_keyboard(studio, chromium, server
     titles = []
     for _ in range(5):
         titles.append(page.inner_text(".tour h2"))
+        page.wait_for_function("document.querySelector('.tour-ring').getAnimations().length === 0")  # it glides there
         box, ring = (page.locator(part).bounding_box() for part in (".tour", ".tour-ring"))
         apart = box["y"] >= ring["y"] + ring["height"] - 1 or box["y"] + box["height"] <= ring["y"] + 1
         assert apart or page.locator(".tour h2").count() == 0, titles[-1]  # it does not cover what it speaks of

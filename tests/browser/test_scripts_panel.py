@@ -44,6 +44,7 @@ def test_the_scripts_follow_the_page(studio, media):
     studio.page.wait_for_function("() => document.getElementById('script-create').textContent.includes('portrait.png')")
 
 
+@pytest.mark.thorough
 def test_a_text_is_copied_and_typing_is_not_disturbed(studio):
     studio.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     studio.open()
@@ -63,6 +64,7 @@ def test_a_text_is_copied_and_typing_is_not_disturbed(studio):
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("width", [1440, 390])
 def test_the_panel_fits_its_screen(studio, width):
     studio.page.set_viewport_size({"width": width, "height": 900})

@@ -217,6 +217,7 @@ def test_markup_in_a_prompt_is_text_everywhere(studio):
     assert studio.page.locator("#gallery img[src=x], #live img[src=x], #queue img[src=x]").count() == 0
 
 
+@pytest.mark.thorough
 def test_gallery_opens_reuses_and_forgets(studio):
     studio.open()
     studio.smallest("Kept for later")
@@ -278,6 +279,7 @@ def test_everything_that_can_be_used_has_a_name_and_works_by_keyboard(studio, me
     studio.page.wait_for_selector("#problems :text('must not be empty')")
 
 
+@pytest.mark.thorough
 def test_the_theme_can_be_chosen_and_is_kept(studio):
     studio.open()
     dark = "document.body.classList.contains('dark')"
@@ -303,6 +305,7 @@ def test_files_of_the_program_stay_private(studio, server):
     assert set(named) == {"/generate", "/status", "/result", "/cancel"}  # and no handler of the page
 
 
+@pytest.mark.thorough
 def test_numbers_out_of_range_are_said_and_never_changed_in_silence(studio):
     studio.open()
     studio.smallest("A long one")

@@ -323,6 +323,7 @@ def test_sizes_tell_tokens_and_time_and_are_chosen_by_a_click(studio):
     studio.page.wait_for_selector("#size label.selected:has-text('Automatic')")
 
 
+@pytest.mark.thorough
 def test_a_draft_becomes_the_final_with_the_same_seed(studio):
     studio.open()
     studio.page.fill("#prompt textarea", "A draft of a <quiet> sea")

@@ -43,6 +43,7 @@ def test_each_browser_has_its_own_jobs_and_files(studio, other, server):
         assert page.locator("img[src='x']").count() == 0
 
 
+@pytest.mark.thorough
 def test_the_queue_is_paused_and_let_go_from_the_page(studio):
     studio.open()
     studio.page.click("#queue button:has-text('Pause the queue')")

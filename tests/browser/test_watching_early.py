@@ -6,6 +6,8 @@ import json
 import urllib.request
 from urllib.parse import urljoin
 
+import pytest
+
 # What the stage shows, noted whenever it changes: pictures by their address, and how far the growing video has played
 # while the job was still running.
 RECORD = """() => {
@@ -68,6 +70,7 @@ def test_the_picture_changes_and_the_first_seconds_play_before_the_job_has_ended
     assert {path.name for path in server.data.glob("jobs/*/output/*")} == {"video.mp4", "video.json"}
 
 
+@pytest.mark.thorough
 def test_a_reloaded_page_shows_the_last_picture_and_a_cancelled_job_shows_none(studio, server):
     studio.open()
     long_clip(studio, "A long one", steps=100, duration=4)

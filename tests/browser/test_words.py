@@ -221,6 +221,7 @@ def test_turning_a_redraw_takes_under_5_ms_does_not_loop_and_leaves_the_focus(ch
     assert sorted(seen["times"])[len(seen["times"]) // 2] < 5, seen["times"]
 
 
+@pytest.mark.thorough
 def test_the_login_page_follows_the_language_too(tmp_path, tiny_checkpoint, launch, chromium):
     with launch(tmp_path, tiny_checkpoint, "--auth", "anna:secret") as program:
         context = chromium.new_context(locale="zh-CN")

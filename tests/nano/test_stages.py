@@ -5,6 +5,7 @@ import dataclasses
 import json
 import random
 import time
+from collections import Counter
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from safetensors import safe_open
 from bench.nano import (
     assemble,
     dataset,
+    grammar,
     packing,
     sampling,
     stage,
@@ -199,3 +201,14 @@ def test_a_gradient_that_is_not_finite_changes_nothing():
 def test_a_deadline_shortens_a_stage():
     assert stage.Clock(9.0, deadline=time.time() + 30).limit_s == pytest.approx(30, abs=1)
     assert stage.Clock(0.1, deadline=time.time() + 30).limit_s == 6.0
+
+
+def test_training_draws_more_of_what_is_learned_last_and_nothing_held_out():
+    assert set(dataset.OFTEN) <= {*world.SHAPES, *world.MOTIONS}
+    clips = dataset.training_clips(random.Random(1), 4000, 107)
+    assert not any(grammar.held_out(clip) for clip in clips)
+    shapes = Counter(world.SHAPES[clip.shape] for clip in clips)
+    motions = Counter(world.MOTIONS[clip.motion] for clip in clips)
+    assert shapes["star"] / shapes["circle"] == pytest.approx(2, rel=0.2)  # 4 sigma of 890 and 440 are 16 %
+    assert motions["bounce"] / motions["still"] == pytest.approx(2, rel=0.25)
+    assert {clip.shape for clip in dataset.training_clips(random.Random(1), 50, 107, shape=3)} == {3}

@@ -13,7 +13,7 @@ run: $(VENV)/run.stamp
 test: $(VENV)/dev.stamp browser
 	$(PY) -m pytest -m "not thorough" $(ARGS)
 
-# With some ten minutes more of browser tests: every width, theme, language and flow.
+# With a quarter of an hour more: browser tests of every width, theme, language and flow, and the slowest of the others.
 test-all: $(VENV)/dev.stamp browser
 	$(PY) -m pytest $(ARGS)
 

@@ -74,6 +74,7 @@ def test_generate_writes_a_playable_file_with_sound(tmp_path, data_dir):
     assert all(np.isfinite(value).all() for value in saved.values())
 
 
+@pytest.mark.thorough
 def test_a_sidecar_and_its_mp4_are_requests(tmp_path, data_dir):
     first, second, third = (tmp_path / f"{name}.mp4" for name in "abc")
     Image.new("RGB", (90, 60), (200, 30, 30)).save(tmp_path / "start.png")
@@ -285,7 +286,9 @@ def test_models_list_names_every_checkpoint(data_dir):
     assert set(by_name["tiny"]["tasks"]) == {"t2va", "fl2va", "ref2va"}
 
 
-@pytest.mark.parametrize("task", ["t2va", "fl2va", "ref2va"])
+@pytest.mark.parametrize(
+    "task", ["t2va", *(pytest.param(task, marks=pytest.mark.thorough) for task in ("fl2va", "ref2va"))]
+)
 def test_the_official_example_requests_run(task, tmp_path, data_dir):
     """The three public example prompts, with stand-in media taken from the official clips."""
     if not OFFICIAL.is_dir():

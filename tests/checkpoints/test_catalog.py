@@ -191,6 +191,7 @@ def _digest(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.thorough
 def test_two_builds_at_once_make_one_checkpoint_the_same_as_ever(settings: Settings, tiny_checkpoint: Path) -> None:
     before = catalog.find("tiny", settings)
     assert not before.ready and before.geometry.canvas_short_edge == 128

@@ -42,6 +42,7 @@ def test_a_gpu_check_that_takes_too_long_is_ended_and_the_rest_is_not_run(tmp_pa
     assert "FAIL     load" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_gpu_check_answers_with_figures(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["gpu_checks", "--tiny", "--only", "checkpoint,load", "--out", str(tmp_path)])
     with pytest.raises(SystemExit) as end:

@@ -5,9 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
+@pytest.mark.thorough
 def test_forms_are_measured_and_compared_and_what_is_left_out_is_told(tmp_path):
     command = [sys.executable, "-m", "bench.parallel", "--tiny", "--parts", "one,overlapped,mapped,decode"]
     done = subprocess.run(

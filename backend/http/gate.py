@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -128,12 +129,8 @@ class Gate:
 
         try:
             await self._app(scope, body, watched)
-        except KeyError as error:
-            # Gradio forgets a tab twice when it leaves while its events are being told (routes.py, sse_stream).
-            if not _is_events(scope) or error.args[:1] != (_session_of(scope),):
-                raise
-        except Exception:
-            if body.refusal is None or started:
+        except Exception as error:
+            if not _left_its_tab(scope, error) and (body.refusal is None or started):
                 raise
         if body.refusal is not None and not started:
             raise body.refusal
@@ -252,8 +249,15 @@ class _Body:
         return message
 
 
-def _is_events(scope: Scope) -> bool:
-    return str(scope["path"]).rstrip("/").endswith("/queue/data")
+def _left_its_tab(scope: Scope, error: Exception) -> bool:
+    """Whether it only says that a tab left while its events were told: Gradio forgets the tab with the first of its
+    streams that ends, and the others then miss it, each at another place (routes.py, `sse_stream`)."""
+    if not str(scope["path"]).rstrip("/").endswith("/queue/data"):
+        return False
+    if isinstance(error, KeyError):
+        return error.args[:1] == (_session_of(scope),)
+    cause = error.__cause__  # Starlette's RuntimeError: an answer that has begun cannot become a 404
+    return isinstance(error, RuntimeError) and isinstance(cause, HTTPException) and cause.status_code == 404
 
 
 def _session_of(scope: Scope) -> str:

@@ -2,6 +2,11 @@
 
 import anyio
 import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from backend.api import SHARED, Caps
 from backend.http import gate
@@ -135,3 +140,24 @@ def test_a_tab_that_leaves_twice_is_no_error_but_any_other_missing_key_is():
     for path, query in (("/gradio_api/queue/data", b"session_hash=other"), ("/health", b"session_hash=abc")):
         with pytest.raises(KeyError):
             anyio.run(watched, scope(path, query), receive, send)
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "quiet"),
+    [("/gradio_api/queue/data", 404, True), ("/gradio_api/queue/data", 500, False), ("/health", 404, False)],
+)
+def test_a_stream_that_misses_its_tab_is_no_error_but_any_other_one_is(path, code, quiet):
+    async def misses():
+        yield b"data: 1\n\n"
+        raise HTTPException(code)
+
+    async def endpoint(_request):
+        return StreamingResponse(misses())
+
+    app = Starlette(routes=[Route(path, endpoint)])
+    client = TestClient(Gate(app, None, Caps, lambda scope: None))
+    if quiet:
+        assert client.get(path).text == "data: 1\n\n"
+    else:
+        with pytest.raises(RuntimeError, match="response already started"):
+            client.get(path)

@@ -136,9 +136,7 @@ class Download:
                 blob.unlink()
 
     def _check_disk(self, more: int) -> None:
-        folder = hub_cache.folder_of(self._order.repo)
-        while not folder.exists():
-            folder = folder.parent
+        folder = hub_cache.standing(hub_cache.folder_of(self._order.repo))
         free = shutil.disk_usage(folder).free
         lacks = parts.lacking(more, free)
         if lacks:

@@ -51,6 +51,13 @@ def bytes_here(repo: str, file: RepoFile) -> int:
     return 0
 
 
+def standing(folder: Path) -> Path:
+    """`folder`, or the nearest one above it that is there: whose disk takes what is put into it."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
+
+
 def so_far(repo: str) -> str:
     """What has come of `repo`, in words for whoever sees a download end early: true also before the first byte."""
     blobs = folder_of(repo) / "blobs"

@@ -138,10 +138,7 @@ class Weights:
 
     def free(self) -> int:
         """Bytes free on the disk that downloads go to."""
-        here = hub_cache.folder_of(catalog.RELEASED).parent
-        while not here.exists():
-            here = here.parent
-        return shutil.disk_usage(here).free
+        return shutil.disk_usage(hub_cache.standing(hub_cache.folder_of(catalog.RELEASED).parent)).free
 
     def view(self, name: str) -> ModelView:
         """One model. Raises CheckpointError for an unknown name."""

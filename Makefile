@@ -10,12 +10,20 @@ SOURCES := app.py backend h3ui tests bench
 run: $(VENV)/run.stamp
 	$(PY) app.py $(ARGS)
 
-test: $(VENV)/dev.stamp browser
-	$(PY) -m pytest -m "not thorough" $(ARGS)
+# Tests that only compute share the cores; those that measure time or drive a browser have them to themselves.
+COMPUTING := tests/checkpoints tests/engines tests/h3 tests/media tests/nano tests/runtime
 
-# With a quarter of an hour more: browser tests of every width, theme, language and flow, and the slowest of the others.
+test: $(VENV)/dev.stamp browser
+ifeq ($(strip $(ARGS)),)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -m "not thorough" -n 2 --dist loadfile $(COMPUTING)
+	$(PY) -m pytest -m "not thorough" $(addprefix --ignore=,$(COMPUTING))
+else
+	$(PY) -m pytest -m "not thorough" $(ARGS)
+endif
+
+# With half an hour more: browser tests of every width, theme, language and flow, and the slowest of the others.
 test-all: $(VENV)/dev.stamp browser
-	$(PY) -m pytest $(ARGS)
+	H3_CHAOS_JOBS=$${H3_CHAOS_JOBS:-200} $(PY) -m pytest $(ARGS)
 
 check: $(VENV)/dev.stamp
 	$(PY) -m ruff format --check $(SOURCES)

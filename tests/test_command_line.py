@@ -286,9 +286,8 @@ def test_models_list_names_every_checkpoint(data_dir):
     assert set(by_name["tiny"]["tasks"]) == {"t2va", "fl2va", "ref2va"}
 
 
-@pytest.mark.parametrize(
-    "task", ["t2va", *(pytest.param(task, marks=pytest.mark.thorough) for task in ("fl2va", "ref2va"))]
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("task", ["t2va", "fl2va", "ref2va"])
 def test_the_official_example_requests_run(task, tmp_path, data_dir):
     """The three public example prompts, with stand-in media taken from the official clips."""
     if not OFFICIAL.is_dir():

@@ -182,6 +182,7 @@ def test_ticked_jobs_are_deleted_together_and_disk_use_follows(anna):
     assert was - now == 3
 
 
+@pytest.mark.thorough
 def test_two_results_play_in_step_and_are_measured(anna, filled, server):
     first, second = filled[1][1], filled[1][10]
     gallery(anna, "take 1")  # takes 1 and 10 to 19

@@ -60,6 +60,7 @@ def open_tab(studio, name):
     studio.page.click(f"role=tab[name='{name}']")
 
 
+@pytest.mark.thorough
 def test_a_download_goes_on_over_a_reload_is_stopped_and_completed(studio, hub):
     studio.open()
     open_tab(studio, "Models")
@@ -141,6 +142,7 @@ def test_turbo_puts_the_adapter_on_and_another_quality_takes_it_off(studio):
     page.wait_for_function(f"{worn} === 'None'")
 
 
+@pytest.mark.thorough
 def test_memory_follows_the_canvas(studio):
     studio.open()
     page = studio.page

@@ -102,6 +102,7 @@ def test_switching_views_keeps_every_character(studio):
     assert studio.page.is_visible(FIELD)
 
 
+@pytest.mark.thorough
 def test_typing_in_a_shot_changes_the_text_and_is_never_interrupted(studio):
     studio.open()
     write(studio, TWO)
@@ -217,6 +218,7 @@ def test_a_line_is_added_and_its_language_changed_for_the_speaker(studio):
     assert "[English]" not in text(studio)
 
 
+@pytest.mark.thorough
 def test_advice_names_the_line_goes_there_and_mends(studio, media):
     studio.open()
     studio.page.click("#mode label:has-text('References')")

@@ -46,6 +46,7 @@ def row(studio, words):
     return studio.page.locator(f"{ROWS}:has(.plain:text('{words}'))")
 
 
+@pytest.mark.thorough
 def test_jobs_are_moved_by_buttons_and_by_dragging(paused):
     row(paused, "third").locator("[aria-label='Move earlier']").click()
     await_order(paused, "first", "third", "second")
@@ -117,6 +118,7 @@ def test_the_queue_is_saved_with_its_media_and_loaded_again(paused, media, tmp_p
     page.wait_for_selector("#queue-told :text('is no queue file')")
 
 
+@pytest.mark.thorough
 def test_ticks_and_events_leave_the_field_being_typed_in_alone(paused):
     page = paused.page
     page.click("#prompt textarea")

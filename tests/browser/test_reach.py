@@ -105,6 +105,7 @@ def _each(page):
         yield section
 
 
+@pytest.mark.thorough
 def test_a_first_visitor_is_led_around_once_by_keyboard(studio, chromium, server):
     context = chromium.new_context(viewport=WIDE, storage_state=None)
     page = context.new_page()

@@ -20,6 +20,7 @@ def choose(studio, name: str) -> None:
     studio.page.locator("#scripts").get_by_role("tab", name=name, exact=True).click()
 
 
+@pytest.mark.thorough
 def test_the_scripts_follow_the_page(studio, media):
     studio.open()
     open_panel(studio)

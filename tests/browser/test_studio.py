@@ -44,6 +44,7 @@ def check_playing(studio, width=224, height=128):
     assert seen["sound"] > 0 and seen["tracks"] == 1
 
 
+@pytest.mark.thorough
 def test_an_idle_page_is_light_and_free_of_torch(studio, server):
     studio.open()
     studio.page.wait_for_selector("#live :text('Your video appears here')")
@@ -263,6 +264,7 @@ UNNAMED = """() => [...document.querySelectorAll('input, textarea, select, butto
   .map((part) => part.outerHTML.slice(0, 160))"""
 
 
+@pytest.mark.thorough
 def test_everything_that_can_be_used_has_a_name_and_works_by_keyboard(studio, media):
     studio.open()
     studio.page.click("#mode label:has-text('References')")

@@ -194,6 +194,7 @@ def test_text_that_is_pasted_with_a_picture_stays_text(studio, media):
     assert studio.page.evaluate("window.taken") is False
 
 
+@pytest.mark.thorough
 def test_a_clip_is_trimmed_by_its_handles_and_by_number_and_played_exactly(tall, media):
     studio = tall
     studio.open()

@@ -15,6 +15,7 @@ def other(chromium, server):
     context.close()
 
 
+@pytest.mark.thorough
 def test_each_browser_has_its_own_jobs_and_files(studio, other, server):
     studio.open()
     studio.smallest(MARKUP, steps=2)

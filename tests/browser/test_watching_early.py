@@ -45,6 +45,7 @@ def long_clip(studio, prompt, steps=8, duration=10):
         studio.page.wait_for_selector(f"#plan :text('{told}')")
 
 
+@pytest.mark.thorough
 def test_the_picture_changes_and_the_first_seconds_play_before_the_job_has_ended(studio, server, tmp_path):
     studio.open()
     long_clip(studio, "A lighthouse at dusk")

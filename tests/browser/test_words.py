@@ -149,6 +149,7 @@ def test_a_job_speaks_chinese_from_queue_to_gallery_and_its_title_stays(chinese)
     assert not re.search(r"[\u4e00-\u9fff]", page.inner_text("#sections"))  # all of it is English again
 
 
+@pytest.mark.thorough
 def test_the_language_is_chosen_kept_and_follows_the_browser(studio, chromium):
     page = studio.page
     studio.open()

@@ -114,7 +114,7 @@ def test_references(pipeline: Pipeline, stock_pipeline: Any, tmp_path: Path, kin
     assert_same(pipeline, stock_pipeline, request, media, references=stock)
 
 
-@pytest.mark.parametrize("num_frames", [107, 362])
+@pytest.mark.parametrize("num_frames", [107, pytest.param(362, marks=pytest.mark.thorough)])
 def test_durations_that_diffusers_refuses(
     pipeline: Pipeline, stock_pipeline: Any, tiny_checkpoint: Path, num_frames: int
 ) -> None:

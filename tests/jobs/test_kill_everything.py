@@ -99,21 +99,20 @@ def test_a_cancel_at_each_stage_leaves_nothing(slow, when, tmp_path):
 
 def test_a_killed_sandbox_child_fails_its_job_in_words(slow, tmp_path, monkeypatch):
     """The child that decodes an upload dies (out of memory, say) while a job prepares its media."""
-    Image.effect_noise((2000, 1500), 60).convert("RGB").save(tmp_path / "big.jpg", quality=100)
+    Image.effect_noise((4000, 3000), 60).convert("RGB").save(tmp_path / "big.jpg", quality=100)
     job = slow.submit(ask(references=(Reference(path=tmp_path / "big.jpg"),)), owner="ann")
 
-    def sandboxes():
-        found = []
+    def kill_one():
         for child in psutil.Process().children():
             try:
-                found += [child] if "backend.media.sandbox" in " ".join(child.cmdline()) else []
+                if "backend.media.sandbox" in " ".join(child.cmdline()):
+                    child.kill()
+                    return True
             except psutil.Error:
                 continue
-        return found
+        return False
 
-    wait_until(sandboxes, 10)
-    for child in sandboxes():
-        child.kill()
+    wait_until(kill_one, 10)
     end = end_of(slow, job)
     assert isinstance(end, Failed), end
     assert "SIGKILL" in end.reason

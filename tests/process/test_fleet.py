@@ -228,6 +228,7 @@ def test_a_rank_deaf_to_sigterm_is_killed(open_fleet, tmp_path):
     stream = ranks.generate(render(tmp_path))
     while not isinstance(event := next(stream), StageStarted) or event.stage is not Stage.DENOISE:
         pass
+    time.sleep(0.5)  # the stage is told before the rank hangs in it; until then it would still hear that it is to end
     began = time.monotonic()
     ranks.close()
     assert 1.5 < time.monotonic() - began < 8  # TERM_S passed before SIGKILL

@@ -28,6 +28,7 @@ FORMS = {
     "tensor 2": (2, {"tensor_parallel_size": 2}),
     "tensor 2, ulysses 2, sharded": (4, {"tensor_parallel_size": 2, "ulysses_degree": 2, "fsdp": True}),
 }
+USUAL = ("ulysses 2", "tensor 2", "tensor 2, ulysses 2, sharded")  # each part of the others is in one of these
 PREVIEWS = {"preview_every": 2}
 
 
@@ -56,7 +57,9 @@ def alone(orders, tiny_checkpoint, tmp_path_factory):
     return render(0, 1, {}, tiny_checkpoint, tmp_path_factory.mktemp("one"), orders, PREVIEWS)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize(
+    "name", [*USUAL, *(pytest.param(name, marks=pytest.mark.thorough) for name in FORMS if name not in USUAL)]
+)
 def test_a_render_is_that_of_one_rank(teams, orders, alone, tiny_checkpoint, tmp_path, name):
     size, parallel = FORMS[name]
     answers = teams(size).run(render, parallel, tiny_checkpoint, tmp_path, orders, PREVIEWS)
@@ -76,7 +79,11 @@ def test_a_render_is_that_of_one_rank(teams, orders, alone, tiny_checkpoint, tmp
         assert np.abs(shown).max() <= (0 if exact else 1)
 
 
-@pytest.mark.parametrize("parallel", [{"ulysses_degree": 2}, {"tensor_parallel_size": 2}], ids=str)
+@pytest.mark.parametrize(
+    "parallel",
+    [{"ulysses_degree": 2}, pytest.param({"tensor_parallel_size": 2}, marks=pytest.mark.thorough)],
+    ids=str,
+)
 def test_streamed_weights_change_nothing(teams, orders, tiny_checkpoint, tmp_path, parallel):
     """What each rank holds comes block by block; of two ranks one has no conditioner to stream."""
     streaming = {"offload": Offload.BLOCKS, "resident_layers": 1}

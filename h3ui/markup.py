@@ -59,6 +59,17 @@ def link(label: str, href: str, *, symbol: str = "", download: str = "") -> str:
     return f'<a class="btn" href="{text(href)}"{saved}>{icon(symbol) if symbol else ""}<span>{text(label)}</span></a>'
 
 
+# What people call the fields of a request whose own names are for programs.
+FIELDS = {
+    "first_frame": "first frame",
+    "last_frame": "last frame",
+    "num_frames": "frames",
+    "num_inference_steps": "steps",
+    "flow_shift": "flow shift",
+    "audio_flow_shift": "audio flow shift",
+}
+
+
 def problems(found: Iterable[Problem | str], title: str = "Please change this first") -> str:
     """What is wrong, one line each: field, rule, way out. Empty when nothing is."""
     rows = []
@@ -67,7 +78,8 @@ def problems(found: Iterable[Problem | str], title: str = "Please change this fi
             rows.append(f"<li>{text(problem)}</li>")
             continue
         shown = f" <code>{text(problem.value)}</code>" if problem.value else ""
-        named = "" if problem.value.startswith(problem.field) else f"<b>{text(problem.field)}</b>"
+        field = FIELDS.get(problem.field, problem.field)
+        named = "" if problem.value.startswith(problem.field) else f"<b>{text(field)}</b>"
         way_out = f'<span class="way-out">{text(problem.way_out)}</span>' if problem.way_out else ""
         rows.append(f"<li>{named}{shown} {text(problem.rule)}{way_out}</li>")
     if not rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import html.parser
 import re
 from pathlib import Path
@@ -115,6 +116,14 @@ def test_the_field_of_a_problem_is_a_word_of_the_program_never_of_a_person():
                 found.append((fixed, f"{path.name}:{node.lineno}"))
     assert len(found) >= 10
     assert [where for fixed, where in found if not fixed] == []
+
+
+def test_a_field_is_called_what_people_call_it():
+    fields = [field.name for kind in (GenerationRequest, Sampling) for field in dataclasses.fields(kind)]
+    written = markup.problems([Problem(field=name, value="", rule="is wrong") for name in fields])
+    assert "<b>first frame</b>" in written
+    assert "_" not in written
+    assert set(markup.FIELDS) <= set(fields)
 
 
 def test_icon_buttons_have_names():

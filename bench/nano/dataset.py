@@ -112,6 +112,7 @@ class Shard:
     conditions: dict[str, Tensor]
     groups: tuple[Group, ...]
     near: Tensor | None = None  # (clips, rows) booleans: video rows that the moving shape touches
+    clicks: Tensor | None = None  # (clips, rows) booleans: audio rows that a click begins in
 
     def batch(self, group: Group, entries: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
         """Targets (video, audio), conditions (video, audio) and text of `entries`, float32 rows."""
@@ -145,9 +146,18 @@ def near_rows(batch: world.Batch, num_frames: int, canvas: Canvas) -> Tensor:
     return result.flatten(1)
 
 
+def click_rows(clips: list[Clip], num_frames: int, device: torch.device) -> Tensor:
+    """Which packed audio rows a click begins in: `(batch, rows)` booleans, both channels alike."""
+    count = packing.audio_latents(num_frames)
+    result = torch.zeros(len(clips), 2, count, dtype=torch.bool)
+    for index, clip in enumerate(clips):
+        result[index, :, sound.click_latents(clip)] = True
+    return result.flatten(1).to(device)
+
+
 # What the first weights had not learned comes more often: a star's points and a ring's hole are finer than a row, the
 # turn of an orbit shows only over time, and a click must agree with a picture that no sentence tells.
-OFTEN = {"star": 2, "ring": 2, "bounce": 2, "clockwise": 2, "counterclockwise": 2}
+OFTEN = {"star": 2, "ring": 2, "bounce": 3, "clockwise": 2, "counterclockwise": 2}
 
 
 def training_clips(rng: random.Random, count: int, num_frames: int, **fixed: int) -> list[Clip]:
@@ -174,6 +184,7 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
         parts["near"].append(near_rows(batch, num_frames, canvas))
         parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
+        parts["clicks"].append(click_rows(some, num_frames, encoders.device))
         parts["first"].append(encoders.condition(image[:, :, :1]))
         parts["last"].append(encoders.condition(image[:, :, -1:]))
         ends = image[:, :, [0, -1]].permute(0, 2, 3, 4, 1)
@@ -197,8 +208,8 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
         images = None if not ends else pixels[:, ends]
         clip_index, text = _embedded(encoders, found, images, None)
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
-    targets, near = (rows.pop("video"), rows.pop("audio")), rows.pop("near")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups), near=near)
+    targets, marked = (rows.pop("video"), rows.pop("audio")), (rows.pop("near"), rows.pop("clicks"))
+    return Shard(canvas, num_frames, *targets, rows, tuple(groups), *marked)
 
 
 # What a `ref2va` request may bring, in order, and how often it is trained.
@@ -229,6 +240,7 @@ def reference_shard(
         parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
         parts["near"].append(near_rows(batch, num_frames, canvas))
         parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
+        parts["clicks"].append(click_rows(some, num_frames, encoders.device))
         asked = cases[start : start + len(some)]
         for name, values in _references(encoders, rng, (some, asked), canvas, reference_frames).items():
             parts[name].append(values)
@@ -251,8 +263,8 @@ def reference_shard(
         visual = tuple("image" if kind == "image" else "film" for kind in case if kind != "audio")
         heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
-    targets, near = (rows.pop("video"), rows.pop("audio")), rows.pop("near")
-    return Shard(canvas, num_frames, *targets, conditions=rows, groups=tuple(groups), near=near)
+    targets, marked = (rows.pop("video"), rows.pop("audio")), (rows.pop("near"), rows.pop("clicks"))
+    return Shard(canvas, num_frames, *targets, rows, tuple(groups), *marked)
 
 
 def _references(
@@ -372,7 +384,7 @@ def _embedded(
     return clip, torch.cat(parts)
 
 
-def _common(entries: Entries, least: int = 16) -> list[tuple[Any, Any]]:
-    """Layouts that fill a batch, with their entries; all of them if every one is rare."""
+def _common(entries: Entries, least: int = 64) -> list[tuple[Any, Any]]:
+    """Layouts that about fill a batch, with their entries; all of them if every one is rare."""
     common = [(layout, found) for layout, found in entries.items() if len(found) >= least]
     return common or list(entries.items())

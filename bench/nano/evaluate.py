@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import platform
 import random
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ DTYPE = "float32"  # as the CPU preset
 REFERENCE_FRAMES = 56
 TASKS = ("t2va", "fl2va", "ref2va")
 _PSNR_GOAL_DB = 24.0
+Part = tuple[int, int]
 
 
 def held_out_prompts(rng: random.Random, count: int, num_frames: int = FRAMES) -> list[tuple[Clip, str]]:
@@ -50,6 +55,11 @@ def judge_world(rng: random.Random, count: int) -> scores.Table:
     for clip, _ in held_out_prompts(rng, count):
         table.add(scores.judge(clip, world.frames([clip], *CANVAS)[0], sound.sound(world.Batch([clip]), *CANVAS)[0]))
     return table
+
+
+def _of_part(clips: list[tuple[Clip, Any]], part: Part) -> list[tuple[int, tuple[Clip, Any]]]:
+    """Every n-th clip with its seed, from clip i on, of `part` (i, n)."""
+    return list(enumerate(clips))[part[0] :: part[1]]
 
 
 class Collect:
@@ -94,18 +104,18 @@ class Evaluator:
         self.table = scores.Table()
         self.seconds: list[float] = []
 
-    def text(self, rng: random.Random, count: int) -> None:
+    def text(self, rng: random.Random, count: int, part: Part = (0, 1)) -> None:
         """`t2va`: every score of the world."""
-        for seed, (clip, prompt) in enumerate(held_out_prompts(rng, count)):
+        for seed, (clip, prompt) in _of_part(held_out_prompts(rng, count), part):
             frames, wave = self._render(prompt, seed, PreparedMedia())
             result = scores.judge(clip, frames, wave)
             self.table.add(result)
             if self._keep is not None:
                 keep_clip(self._keep / f"{seed:03}", (clip, prompt), result, frames)
 
-    def keyframes(self, rng: random.Random, count: int) -> None:
+    def keyframes(self, rng: random.Random, count: int, part: Part = (0, 1)) -> None:
         """`fl2va`: whether the given frames come back, first, last or both in turn."""
-        for seed, (clip, prompt) in enumerate(held_out_prompts(rng, count)):
+        for seed, (clip, prompt) in _of_part(held_out_prompts(rng, count), part):
             truth = world.frames([clip], *CANVAS)[0]
             first = self._picture(truth[0], "first.png") if seed % 3 != 1 else None
             last = self._picture(truth[-1], "last.png") if seed % 3 != 0 else None
@@ -119,10 +129,12 @@ class Evaluator:
                     self.table.measure(f"{name} frame PSNR dB (goal {_PSNR_GOAL_DB:.0f})", value)
                     self.table.add({f"{name} frame over {_PSNR_GOAL_DB:.0f} dB": value >= _PSNR_GOAL_DB})
 
-    def references(self, rng: random.Random, count: int) -> None:
+    def references(self, rng: random.Random, count: int, part: Part = (0, 1)) -> None:
         """`ref2va`: whether a picture's colour and shape, a film's motion and a sound's pitch are carried over."""
         cases = (("image",), ("video",), ("image", "audio"))
-        for seed, (asked, _) in enumerate(held_out_prompts(rng, count)):
+        drawn = [(clip, rng.random()) for clip, _ in held_out_prompts(rng, count)]
+        for seed, (asked, own) in _of_part(drawn, part):
+            rng = random.Random(own)  # each clip its own, so that parts draw what the whole would
             case = cases[seed % len(cases)]
             clip = replace(asked, note=rng.randrange(world.NOTES)) if "audio" in case else asked
             prompt = dataset.reference_prompt(clip, case, rng)
@@ -138,10 +150,6 @@ class Evaluator:
                 self.table.add({"film's motion": seen is not None and seen.motion == world.MOTIONS[clip.motion]})
             if "audio" in case:
                 self.table.add({"sound's pitch": hearing.pitch_class(sound.NOTE_NAMES[clip.note], heard.note)})
-
-    def forget(self) -> None:
-        """Begin an empty table: the next task's."""
-        self.table, self.seconds = scores.Table(), []
 
     def _reference(self, kind: str, clip: Clip, rng: random.Random) -> PreparedReference:
         if kind == "image":
@@ -194,20 +202,43 @@ def keep_clip(path: Path, asked: tuple[Clip, str], result: dict[str, bool], fram
     Image.fromarray(torch.cat(list(picked), dim=1).numpy()).save(path.with_suffix(".png"))
 
 
-def write_results(path: Path, task: str, evaluator: Evaluator, points: int) -> None:
+def run(options: argparse.Namespace, task: str, part: Part) -> tuple[scores.Table, list[float]]:
+    """One part of a task's clips: its table and seconds a clip. Top level, so that a process can be given it."""
+    torch.set_num_threads(options.threads)
+    with tempfile.TemporaryDirectory() as folder:
+        evaluator = Evaluator(options.checkpoint, options.points, Path(folder), options.keep)
+        judge = {"t2va": evaluator.text, "fl2va": evaluator.keyframes, "ref2va": evaluator.references}[task]
+        judge(random.Random(options.seed), options.clips, part)
+        return evaluator.table, evaluator.seconds
+
+
+def run_all(options: argparse.Namespace, task: str) -> tuple[scores.Table, list[float]]:
+    """A task's clips, shared by `options.workers` processes."""
+    table, seconds = scores.Table(), []
+    parts = [(index, options.workers) for index in range(options.workers)]
+    with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for some, taken in pool.map(partial(run, options, task), parts):
+            table.merge(some)
+            seconds += taken
+    return table, seconds
+
+
+def write_results(options: argparse.Namespace, task: str, table: scores.Table, seconds: list[float]) -> None:
     """Put one task's scores into the JSON file, beside what it holds of the others."""
+    path = options.json
     held = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     held[task] = {
-        "clips": len(evaluator.seconds),
-        "points": points,
+        "clips": len(seconds),
+        "points": options.points,
         "canvas": CANVAS,
         "frames": FRAMES,
         "dtype": DTYPE,
-        "median_s": round(_median(evaluator.seconds), 2),
-        "threads": torch.get_num_threads(),
+        "median_s": round(_median(seconds), 2),
+        "threads": options.threads,
+        "workers": options.workers,
         "processor": platform.processor() or platform.machine(),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
-        "scores": evaluator.table.rows(),
+        "scores": table.rows(),
     }
     path.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
 
@@ -232,26 +263,25 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--keep", type=Path, help="folder for pictures of every t2va clip and what is seen in it")
+    parser.add_argument("--workers", type=int, default=1, help="processes that share the clips")
+    parser.add_argument("--threads", type=int, default=0, help="of each; by default they share the cores")
     options = parser.parse_args()
+    options.threads = options.threads or max(1, len(os.sched_getaffinity(0)) // options.workers)
     if options.checkpoint is None:
         print(judge_world(random.Random(options.seed), options.clips))
         return 0
     missed = False
-    with tempfile.TemporaryDirectory() as folder:
-        evaluator = Evaluator(options.checkpoint, options.points, Path(folder), options.keep)
-        run = {"t2va": evaluator.text, "fl2va": evaluator.keyframes, "ref2va": evaluator.references}
-        for task in TASKS if options.task == "all" else (options.task,):
-            evaluator.forget()
-            run[task](random.Random(options.seed), options.clips)
-            print(evaluator.table)
-            print(
-                f"{task}: median {_median(evaluator.seconds):.1f} s a clip of {FRAMES} frames at"
-                f" {CANVAS[0]}x{CANVAS[1]}, {torch.get_num_threads()} threads",
-                flush=True,
-            )
-            if options.json is not None:
-                write_results(options.json, task, evaluator, options.points)
-            missed |= any(row.get("goal", 0) > row["reached"] for row in evaluator.table.rows().values())
+    for task in TASKS if options.task == "all" else (options.task,):
+        table, seconds = run_all(options, task)
+        print(table)
+        print(
+            f"{task}: median {_median(seconds):.1f} s a clip of {FRAMES} frames at {CANVAS[0]}x{CANVAS[1]},"
+            f" {options.threads} threads",
+            flush=True,
+        )
+        if options.json is not None:
+            write_results(options, task, table, seconds)
+        missed |= any(row.get("goal", 0) > row["reached"] for row in table.rows().values())
     return int(missed)
 
 

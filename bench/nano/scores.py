@@ -111,6 +111,12 @@ class Table:
         """Keep one measured value, such as a PSNR."""
         self._values[name].append(value)
 
+    def merge(self, other: Table) -> None:
+        """Add what another table holds."""
+        for mine, theirs in ((self._met, other._met), (self._values, other._values)):
+            for name, values in theirs.items():
+                mine[name].extend(values)  # type: ignore[arg-type]
+
     def shares(self) -> dict[str, float]:
         """Share met, 0 to 1, or the mean of a measured value."""
         means = {name: sum(values) / len(values) for name, values in self._values.items()}

@@ -1,7 +1,8 @@
 """The sound of a clip: a tone whose pitch class is the shape's, panned with it, clicks at bounces, maybe a drone.
 
 Every frequency is a multiple of 5 Hz, so that at 40 latents a second the phase of a tone repeats every few latents and
-a small model can keep it; each is within 25 cents of the tempered note.
+a small model can keep it; each is within 25 cents of the tempered note. For the same reason a click begins with the
+latent nearest to its bounce, at most 12.5 ms off.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bench.nano.world import FPS, SIZES, Batch, bounces, path
+from bench.nano.world import FPS, SIZES, Batch, Clip, bounces, path
 
 SAMPLE_RATE = 32000
 LATENT_SAMPLES = 800  # one audio latent: h3-facts 1
@@ -21,8 +22,8 @@ FREQUENCIES = (
     (520.0, 580.0, 660.0, 700.0, 780.0, 880.0, 980.0),
 )
 DRONE_HZ = 55.0
-CLICK_HZ = 3600.0
-CLICK_DECAY_S = 0.007
+CLICK_HZ = 3200.0
+CLICK_DECAY_S = 0.012  # gone within one latent
 BEEPS_A_SECOND = 2.5
 BEEP_PART = 0.6  # of a beep's period that sounds
 
@@ -30,6 +31,12 @@ BEEP_PART = 0.6  # of a beep's period that sounds
 def num_samples(num_frames: int) -> int:
     """Samples of a clip of `num_frames`: a whole number of audio latents (h3-facts 2)."""
     return round(num_frames / FPS * 40) * LATENT_SAMPLES
+
+
+def click_latents(clip: Clip) -> list[int]:
+    """The audio latents that a click of `clip` begins with, one for each bounce that is heard."""
+    latents = (round(moment * SAMPLE_RATE / LATENT_SAMPLES) for moment in bounces(clip))
+    return [latent for latent in latents if latent < num_samples(clip.num_frames) // LATENT_SAMPLES]
 
 
 def sound(batch: Batch, width: int, height: int) -> Tensor:
@@ -52,8 +59,8 @@ def sound(batch: Batch, width: int, height: int) -> Tensor:
 
     click = torch.zeros_like(tone)
     for row, clip in enumerate(batch.clips):
-        for moment in bounces(clip):
-            since = times[row] - moment
+        for latent in click_latents(clip):
+            since = times[row] - latent * LATENT_SAMPLES / SAMPLE_RATE
             burst = torch.exp(-since.clamp(min=0) / CLICK_DECAY_S) * torch.sin(2 * torch.pi * CLICK_HZ * since)
             click[row] += torch.where(since >= 0, burst, 0.0)
     drone = batch.drone * 0.1 * fade * torch.sin(2 * torch.pi * DRONE_HZ * times)

@@ -1,7 +1,8 @@
 """Train a transformer: `t2va` and `fl2va` together, or `ref2va`, on latents that are made once and stay on the GPU.
 
 `python -m bench.nano.train_transformer --task t2va --vaes FOLDER --out FOLDER [--resume FOLDER] --minutes 8`; writes
-`transformer.safetensors` or `transformer_ref.safetensors`, averaged weights in the types of the release.
+`transformer.safetensors` or `transformer_ref.safetensors`, averaged weights in the types of the release. `--task both`
+trains one for all tasks, since most of what they learn is the same, and writes it under both names.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ REFERENCE_SHARDS: tuple[tuple[Canvas, int, float], ...] = (
     ((128, 128), 107, 0.05),
     ((224, 128), 192, 0.05),
 )
+NAMES = {"t2va": "transformer", "ref2va": "transformer_ref"}  # of the files, by task
 _LEAST_BASE = 0.02  # the last point but one of a 50 point grid; nothing is sampled below it
 _AUDIO_WEIGHT = 0.6
 
@@ -69,15 +71,15 @@ def encoders_of(folder: Path, device: torch.device) -> Encoders:
     return Encoders(models[0], models[1], conditioner.build().to(device, torch.bfloat16), presenter)
 
 
-def make_shards(options: argparse.Namespace, encoders: Encoders, rope: Any, rng: random.Random) -> list[Shard]:
-    """All shards of a stage, the others first and the default last; a line of time and size for each.
+def make_shards(
+    options: argparse.Namespace, task: str, encoders: Encoders, rope: Any, rng: random.Random
+) -> list[Shard]:
+    """All shards of a task, the others first and the default last; a line of time and size for each.
 
     About `options.data_seconds` go to drawing and encoding, at most a third of them to the others.
     """
     began = time.monotonic()
-    keyframes = options.task == "t2va"
-    table = KEYFRAME_SHARDS if keyframes else REFERENCE_SHARDS
-    make = keyframe_shard if keyframes else reference_shard
+    table, make = {"t2va": (KEYFRAME_SHARDS, keyframe_shard), "ref2va": (REFERENCE_SHARDS, reference_shard)}[task]
     shards = []
     for index, (canvas, num_frames, share) in enumerate((*(() if options.only_default else table[1:]), table[0])):
         last = options.only_default or index == len(table) - 1
@@ -98,9 +100,12 @@ def make_shards(options: argparse.Namespace, encoders: Encoders, rope: Any, rng:
 
 
 def loss_of(
-    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, near_weight: float = 1.0
+    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, weights: tuple[float, float] = (1, 1)
 ) -> tuple[Tensor, Tensor]:
-    """Mean squared error of the velocity for video and audio targets; video rows by the shape count `near_weight`."""
+    """Mean squared error of the velocity for video and audio targets.
+
+    `weights` are those of video rows by the shape and of audio rows with a click, against 1 for the others.
+    """
     (video, audio), (seen, heard), text = shard.batch(group, entries)
     count = len(entries)
     # One point of the grid in each of `count` equal parts: less noise than independent draws.
@@ -116,13 +121,18 @@ def loss_of(
         text,
     )
     flow, audio_flow = packing.velocity(model, group.plan, rows, times, block)
-    error = (flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1)
-    if shard.near is not None:
-        weight = 1.0 + (near_weight - 1.0) * shard.near[group.clip[entries]].float()
-        error = error * (weight / weight.mean())
-    error = error.mean()
-    audio_error = (audio_flow[:, heard.shape[1] :] - (audio - audio_noise)).pow(2).mean()
-    return error, audio_error
+    clips = group.clip[entries]
+    error = _weighted((flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1), shard.near, clips, weights[0])
+    audio_error = (audio_flow[:, heard.shape[1] :] - (audio - audio_noise)).pow(2).mean(-1)
+    return error, _weighted(audio_error, shard.clicks, clips, weights[1])
+
+
+def _weighted(error: Tensor, marked: Tensor | None, clips: Tensor, weight: float) -> Tensor:
+    """Mean of the rows' errors, in which a marked row counts `weight` times."""
+    if marked is None:
+        return error.mean()
+    weights = 1.0 + (weight - 1.0) * marked[clips].float()
+    return (error * weights).sum() / weights.sum()
 
 
 def judge(model: Any, encoders: Encoders, rng: random.Random, options: argparse.Namespace) -> scores.Table:
@@ -190,9 +200,9 @@ def train(options: argparse.Namespace) -> None:
     device = stage.pick_device()
     clock = stage.Clock(options.minutes, options.report_s, options.deadline)
     torch.manual_seed(options.seed)
-    name = "transformer" if options.task == "t2va" else "transformer_ref"
+    names = NAMES if options.task == "both" else {options.task: NAMES[options.task]}
     model = architecture.transformer().to(device)
-    notes = stage.resume(options.resume, name, model)
+    notes = stage.resume(options.resume, next(iter(names.values())), model)
     if not notes and options.start_from is not None:
         stage.resume(options.start_from, "transformer", model)  # `ref2va` begins with what `t2va` learned
     steps = first = int(notes.get("steps", 0))
@@ -201,18 +211,25 @@ def train(options: argparse.Namespace) -> None:
         torch.set_float32_matmul_precision("high")
     encoders = encoders_of(options.vaes, device)
     print(f"{clock.elapsed_s:6.0f} s  models are there", flush=True)
-    shards = make_shards(options, encoders, model.rope, rng)
-    choices = [(shard, group) for shard in shards for group in shard.groups]
-    shares = [len(group.clip) * shard.video.shape[1] ** 0.5 for shard, group in choices]
+    choices: list[tuple[Shard, Group]] = []
+    shares: list[float] = []
+    for task in names:
+        found = [
+            (shard, group) for shard in make_shards(options, task, encoders, model.rope, rng) for group in shard.groups
+        ]
+        weights = [len(group.clip) * shard.video.shape[1] ** 0.5 for shard, group in found]
+        choices += found
+        shares += [weight / sum(weights) for weight in weights]  # as many steps for every task
     descent = stage.Descent(model, 0.9995, (0.9, 0.98), 0.01)
     losses: list[Tensor] = []
+    row_weights = options.near_weight, options.click_weight
 
     def forward_backward(shard: Shard, group: Group, block: packing.Block) -> Tensor:
         size = max(1, min(len(group.clip), options.rows // group.plan.adaln.shape[0]))
         entries = torch.randint(len(group.clip), (size,), device=device)
         descent.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            error, audio_error = loss_of(model, shard, group, entries, block, options.near_weight)
+            error, audio_error = loss_of(model, shard, group, entries, block, row_weights)
         (error + _AUDIO_WEIGHT * audio_error).backward()
         return torch.stack((error.detach(), audio_error.detach()))
 
@@ -229,10 +246,11 @@ def train(options: argparse.Namespace) -> None:
 
     def store() -> None:
         descent.average.swap()
-        stage.save(options.out, name, architecture.released_state(model), {"steps": steps})
+        for name in names.values():
+            stage.save(options.out, name, architecture.released_state(model), {"steps": steps})
         descent.average.swap()
 
-    limit = clock.limit_s - (options.judge_seconds if options.judge and options.task == "t2va" else 0)
+    limit = clock.limit_s - (options.judge_seconds if options.judge and "t2va" in names else 0)
     while clock.elapsed_s < limit and steps - first < options.max_steps:
         shard, group = rng.choices(choices, shares)[0]
         try:
@@ -255,7 +273,7 @@ def train(options: argparse.Namespace) -> None:
             losses = losses[-200:]
             store()
     store()
-    if options.judge and options.task == "t2va":
+    if options.judge and "t2va" in names:
         descent.average.swap()
         print(judge(model, encoders, random.Random(5), options), flush=True)
 
@@ -264,14 +282,15 @@ def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     stage.common_options(parser, minutes=8.0)
-    parser.add_argument("--task", choices=("t2va", "ref2va"), required=True)
+    parser.add_argument("--task", choices=(*NAMES, "both"), required=True)
     parser.add_argument("--vaes", type=Path, required=True, help="folder of video_vae and audio_vae")
     parser.add_argument("--start-from", type=Path, help="folder of a transformer that a first ref2va stage begins with")
     parser.add_argument("--clips", type=int, default=16000, help="at most so many")
-    parser.add_argument("--data-seconds", type=float, default=75.0, help="for drawing and encoding them")
+    parser.add_argument("--data-seconds", type=float, default=75.0, help="for drawing and encoding them, each task")
     parser.add_argument("--only-default", action="store_true", help="the default canvas and 107 frames alone")
     parser.add_argument("--rows", type=int, default=110_000, help="packed rows a step")
     parser.add_argument("--near-weight", type=float, default=3.0, help="of video rows that the shape touches")
+    parser.add_argument("--click-weight", type=float, default=8.0, help="of audio rows that a click begins in")
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--lr-end", type=float, default=1e-4)
     parser.add_argument("--judge", type=int, default=24, help="held-out prompts scored at the end")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench.nano import grammar, sound, world
+from bench.nano import grammar, hearing, sound, world
 
 STILL = world.MOTIONS.index("still")
 
@@ -86,6 +86,19 @@ def test_the_tone_is_the_note_and_the_side_is_the_place():
     energy = wave.pow(2).mean(-1)
     assert energy[0, 1] > 2 * energy[0, 0]
     assert energy[1, 0] > 2 * energy[1, 1]
+
+
+def test_a_click_begins_with_the_latent_nearest_to_its_bounce():
+    clip = replace(_clip(motion=world.MOTIONS.index("bounce"), shape=0, size=1), phase=0.3, period_s=1.1)
+    # By hand: touches at 0.77, 1.87, 2.97 and 4.07 s; 40 latents a second.
+    assert sound.click_latents(clip) == [31, 75, 119, 163]
+    wave = sound.sound(world.Batch([clip]), 224, 128)[0]
+    assert hearing.listen(wave).clicks_s == pytest.approx((31 / 40, 75 / 40, 119 / 40, 163 / 40), abs=0.006)
+    assert all(
+        abs(latent / 40 - moment) <= 0.0126
+        for latent, moment in zip(sound.click_latents(clip), world.bounces(clip), strict=True)
+    )
+    assert sound.click_latents(replace(clip, motion=STILL)) == []
 
 
 @pytest.mark.parametrize(("frames", "latents"), [(107, 178), (124, 207), (192, 320), (362, 603)])

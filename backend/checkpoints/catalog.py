@@ -34,11 +34,13 @@ TINY_STEPS, RELEASED_STEPS = 6, 50  # where the index says nothing; noise needs 
 NANO_NOTICE = (
     "This small built-in model knows one world: a circle, square, triangle, star, ring, cross or heart in one of eight "
     "colours that slides, bounces, orbits, grows, shrinks or is panned past, with a hum or beeps. Another prompt gives "
-    "something of that world. It is young: about one shape in three comes out wrong."
+    "something of that world. It is young: what should circle around often turns the wrong way or bounces."
 )
 # What it does well, in words it was trained on.
 NANO_EXAMPLES = (
     ("Bouncing ball", "A large red ball bounces up and down in the middle before a navy gradient; a row of beeps."),
+    ("Hopping star", "A large blue star hops on the floor on the right before a flat teal wall; a row of beeps."),
+    ("Sliding ring", "A large green ring slides from left to right in front of a maroon background. A humming sound."),
     ("Growing heart", "A pink heart gets bigger in the center in front of a plain teal background. A humming sound."),
     ("Shrinking square", "A huge white square shrinks in the center before maroon stripes. A beeping sound."),
     ("Rising triangle", "A large purple triangle climbs to the top on the left before gray stripes. A beeping sound."),

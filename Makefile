@@ -11,7 +11,7 @@ run: $(VENV)/run.stamp
 	$(PY) app.py $(ARGS)
 
 # Tests that only compute share the cores; those that measure time or drive a browser have them to themselves.
-COMPUTING := tests/checkpoints tests/engines tests/h3 tests/media tests/nano tests/runtime
+COMPUTING := $(addprefix tests/,checkpoints engines h3 media nano runtime)
 
 test: $(VENV)/dev.stamp browser
 ifeq ($(strip $(ARGS)),)

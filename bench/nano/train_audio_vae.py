@@ -26,7 +26,7 @@ _KL = 1e-5
 _FLOOR = 1e-2  # magnitudes below are silence: fidelity there is worth nothing and would be bought with the tone
 # At 0.5 the decoder fell silent and stayed so (0.0 dB); at 0.1 it learned from the first hundred steps.
 _SPECTRAL = 0.1
-# A click is 7 ms of a clip and adds next to nothing to the other losses: the first weights left every click out. So
+# A click is over within 25 ms and adds next to nothing to the other losses: the first weights left each out. So
 # half of the sounds bounce, a share of the pieces holds a click, and its band is compared by itself.
 _CLICK_WINDOWS = (128, 256, 512)
 _CLICK_BAND_HZ = 2200.0  # the tones' overtones end below

@@ -163,6 +163,7 @@ def test_a_reload_finds_the_running_job_and_then_its_result(studio, chromium):
     check_playing(studio)
 
 
+@pytest.mark.thorough
 def test_jobs_wait_their_turn_and_a_waiting_one_can_be_taken_out(studio):
     studio.open()
     studio.smallest("The one that runs", steps=60)
@@ -206,6 +207,7 @@ def test_mistakes_are_told_in_words_and_nothing_starts(studio, media):
     assert studio.page.locator(".toast-wrap :text('Error')").count() == 0
 
 
+@pytest.mark.thorough
 def test_markup_in_a_prompt_is_text_everywhere(studio):
     evil = "<img src=x onerror=alert(1)><script>alert(2)</script>{{x}} ${y}"
     studio.open()

@@ -88,6 +88,7 @@ def test_one_rank_renders_a_whole_result(single):
     assert set(end.details["seconds"]) == {"load", "encode", "denoise", "decode", "mux"}
 
 
+@pytest.mark.thorough
 def test_two_ranks_make_the_same_tensors_as_one(engines, single, tmp_path):
     order = render(tmp_path, steps=3, frames=FRAMES, tensors=tmp_path / "t.safetensors")
     end = list(engines(2).generate(order))[-1]

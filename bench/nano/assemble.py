@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 
 from backend.checkpoints.catalog import TINY_GEOMETRY
 from backend.checkpoints.nano import COMPONENTS
-from bench.nano import architecture, conditioner, stage, train_audio_vae, train_video_vae, vocabulary
+from bench.nano import architecture, conditioner, stage, train_audio_vae, train_transformer, train_video_vae, vocabulary
 
 REPOSITORY = "h3-studio/nano"  # a name for the index; the files beside it are what is loaded
 SHARD = "9MB"  # a file of at most 10 MB
@@ -27,8 +27,7 @@ HISTORY = "training.json"  # what the stages noted: steps and quality
 FOLDERS = {
     train_video_vae.NAME: "vae",
     train_audio_vae.NAME: "audio_vae",
-    "transformer": "transformer",
-    "transformer_ref": "transformer_ref",
+    **{name: name for name in train_transformer.NAMES.values()},
 }
 DEFAULT_STEPS = 12  # sigma points: 11 forwards, as many as `evaluate` measures with
 SHIFTS = {"scheduler": 12.0, "audio_scheduler": 3.0}  # the release's scheduler configs
@@ -50,7 +49,7 @@ def assemble(stages: Path, out: Path, fresh: bool = False) -> dict[str, int]:
         architecture.released_dtypes(_vae(stages, train_audio_vae.NAME, architecture.audio_vae, fresh)),
         out / "audio_vae",
     )
-    for name in ("transformer", "transformer_ref"):
+    for name in train_transformer.NAMES.values():
         model = architecture.transformer()
         if not stage.resume(stages, name, model) and not fresh:
             raise FileNotFoundError(f"{stages}: has no {name}.safetensors; train it first")

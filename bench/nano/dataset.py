@@ -146,13 +146,29 @@ def near_rows(batch: world.Batch, num_frames: int, canvas: Canvas) -> Tensor:
     return result.flatten(1)
 
 
-def click_rows(clips: list[Clip], num_frames: int, device: torch.device) -> Tensor:
+def click_rows(batch: world.Batch, num_frames: int) -> Tensor:
     """Which packed audio rows a click begins in: `(batch, rows)` booleans, both channels alike."""
     count = packing.audio_latents(num_frames)
-    result = torch.zeros(len(clips), 2, count, dtype=torch.bool)
-    for index, clip in enumerate(clips):
+    result = torch.zeros(len(batch.clips), 2, count, dtype=torch.bool)
+    for index, clip in enumerate(batch.clips):
         result[index, :, sound.click_latents(clip)] = True
-    return result.flatten(1).to(device)
+    return result.flatten(1).to(batch.device)
+
+
+def _targets(encoders: Encoders, batch: world.Batch, image: Tensor, wanted: Wanted) -> dict[str, Tensor]:
+    """What a shard of any task holds of its clips; `image` is how they look."""
+    return {
+        "video": packing.pack_video(encoders.video(image)[0]).half(),
+        "audio": encoders.audio(sound.sound(batch, *wanted.canvas)),
+        "near": near_rows(batch, wanted.num_frames, wanted.canvas),
+        "clicks": click_rows(batch, wanted.num_frames),
+    }
+
+
+def _shard(wanted: Wanted, rows: dict[str, Tensor], groups: list[Group]) -> Shard:
+    """The shard of `rows`: those of `_targets`, and every other is a condition."""
+    targets = {name: rows.pop(name) for name in ("video", "audio", "near", "clicks")}
+    return Shard(wanted.canvas, wanted.num_frames, conditions=rows, groups=tuple(groups), **targets)
 
 
 # What the first weights had not learned comes more often: a star's points and a ring's hole are finer than a row, the
@@ -179,12 +195,9 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
     canvas, num_frames = wanted.canvas, wanted.num_frames
     clips = training_clips(rng, wanted.clips, num_frames)
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for some, image in _drawn(clips, wanted, encoders.device):
-        batch = world.Batch(some, encoders.device)
-        parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
-        parts["near"].append(near_rows(batch, num_frames, canvas))
-        parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
-        parts["clicks"].append(click_rows(some, num_frames, encoders.device))
+    for batch, image in _drawn(clips, wanted, encoders.device):
+        for name, values in _targets(encoders, batch, image, wanted).items():
+            parts[name].append(values)
         parts["first"].append(encoders.condition(image[:, :, :1]))
         parts["last"].append(encoders.condition(image[:, :, -1:]))
         ends = image[:, :, [0, -1]].permute(0, 2, 3, 4, 1)
@@ -208,8 +221,7 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
         images = None if not ends else pixels[:, ends]
         clip_index, text = _embedded(encoders, found, images, None)
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
-    targets, marked = (rows.pop("video"), rows.pop("audio")), (rows.pop("near"), rows.pop("clicks"))
-    return Shard(canvas, num_frames, *targets, rows, tuple(groups), *marked)
+    return _shard(wanted, rows, groups)
 
 
 # What a `ref2va` request may bring, in order, and how often it is trained.
@@ -234,15 +246,12 @@ def reference_shard(
         for clip, case in zip(training_clips(rng, wanted.clips, num_frames), cases, strict=True)
     ]
     parts: dict[str, list[Tensor]] = defaultdict(list)
-    for some, image in _drawn(clips, wanted, encoders.device):
+    for batch, image in _drawn(clips, wanted, encoders.device):
         start = sum(len(part) for part in parts["video"])
-        batch = world.Batch(some, encoders.device)
-        parts["video"].append(packing.pack_video(encoders.video(image)[0]).half())
-        parts["near"].append(near_rows(batch, num_frames, canvas))
-        parts["audio"].append(encoders.audio(sound.sound(batch, *canvas)))
-        parts["clicks"].append(click_rows(some, num_frames, encoders.device))
-        asked = cases[start : start + len(some)]
-        for name, values in _references(encoders, rng, (some, asked), canvas, reference_frames).items():
+        for name, values in _targets(encoders, batch, image, wanted).items():
+            parts[name].append(values)
+        asked = cases[start : start + len(batch.clips)]
+        for name, values in _references(encoders, rng, (batch.clips, asked), canvas, reference_frames).items():
             parts[name].append(values)
     rows = {name: torch.cat(values) for name, values in parts.items()}
     pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
@@ -263,12 +272,15 @@ def reference_shard(
         visual = tuple("image" if kind == "image" else "film" for kind in case if kind != "audio")
         heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
         groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
-    targets, marked = (rows.pop("video"), rows.pop("audio")), (rows.pop("near"), rows.pop("clicks"))
-    return Shard(canvas, num_frames, *targets, rows, tuple(groups), *marked)
+    return _shard(wanted, rows, groups)
 
 
 def _references(
-    encoders: Encoders, rng: random.Random, asked: tuple[list[Clip], list[tuple[str, ...]]], canvas: Canvas, frames: int
+    encoders: Encoders,
+    rng: random.Random,
+    asked: tuple[tuple[Clip, ...], list[tuple[str, ...]]],
+    canvas: Canvas,
+    frames: int,
 ) -> dict[str, Tensor]:
     """Rows and pixels of the references that clips with these cases bring; zeros where a case has no use for one."""
     clips, cases = asked
@@ -355,14 +367,13 @@ def sound_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
     return replace(other, note=clip.note, place=1, drone=0)
 
 
-def _drawn(clips: list[Clip], wanted: Wanted, device: torch.device) -> Iterator[tuple[list[Clip], Tensor]]:
+def _drawn(clips: list[Clip], wanted: Wanted, device: torch.device) -> Iterator[tuple[world.Batch, Tensor]]:
     """Clips and their frames in 0..1, as many at a time as 3 GB of float32 hold."""
     pixels = clips[0].num_frames * wanted.canvas[0] * wanted.canvas[1]
     size = max(1, int(2.5e8 // (pixels * 3))) if device.type == "cuda" else 4
     for start in range(0, len(clips), size):
-        some = clips[start : start + size]
-        batch = world.Batch(some, device)
-        yield some, world.draw(batch, world.frame_times(batch, 0, some[0].num_frames), *wanted.canvas)
+        batch = world.Batch(clips[start : start + size], device)
+        yield batch, world.draw(batch, world.frame_times(batch, 0, wanted.num_frames), *wanted.canvas)
         if device.type == "cuda":
             torch.cuda.synchronize()  # or the clock would not see what is still to do
         if time.monotonic() > wanted.until:

@@ -11,7 +11,6 @@ stages=$folder/stages
 export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True # a batch of every layout has another size
 mkdir -p "$folder"
 python3 -m bench.nano.assemble "$stages" "$checkpoint" --unpack
-if [ -f "$folder/audio_vae.safetensors" ]; then cp "$folder/audio_vae.safetensors" "$stages"; fi # begun elsewhere
 
 python3 -m bench.nano.train_audio_vae --out "$stages" --resume "$stages" --seed 21 --lr 1e-3 --minutes 60 \
     --deadline "$(at 12)"

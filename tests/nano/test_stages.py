@@ -191,7 +191,7 @@ def test_rows_with_a_click_are_those_in_which_the_sound_rings_high():
     hertz = torch.arange(spectrum.shape[-1]) * 32000 / waves.shape[-1]
     spectrum[..., hertz < 2600] = 0  # tones end below
     high = torch.fft.irfft(spectrum, n=waves.shape[-1]).unflatten(-1, (-1, 800)).pow(2).mean(-1).flatten(1)
-    marked = dataset.click_rows(clips, 107, torch.device("cpu"))
+    marked = dataset.click_rows(world.Batch(clips), 107)
     assert marked.shape == (6, 2 * 178)
     for clip in range(6):
         # By energy of one 25 ms latent; the side that the shape is far from still hears a little of it.

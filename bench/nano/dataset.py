@@ -9,8 +9,9 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,9 +24,12 @@ from bench.nano.train_video_vae import normalize
 from bench.nano.world import MOTIONS, Clip
 
 Canvas = tuple[int, int]
-# Prompts by (conditions, row tags): each is (clip, token ids).
-Entries = dict[tuple[tuple[str, ...], tuple[int, ...]], list[tuple[int, tuple[int, ...]]]]
+# One prompt: its clip, the picture that goes with it, and its token ids.
+Entry = tuple[int, int, tuple[int, ...]]
+# Prompts by (conditions, row tags).
+Entries = dict[tuple[tuple[str, ...], tuple[int, ...]], list[Entry]]
 IMAGE_CANVAS = (128, 128)  # a reference image at the checkpoint's short edge of 128 px
+PORTRAITS = 6  # reference images of one clip: each costs a hundredth of the clip, and what is new in them is learned
 CLIP = 17  # frames the VAE encodes at a time
 
 
@@ -96,6 +100,7 @@ class Group:
 
     plan: Plan
     clip: Tensor  # (entries,)
+    picture: Tensor  # (entries,) which of the shard's reference pictures it brings, if any
     text: Tensor  # (entries, tokens, TEXT_DIM) bfloat16
     visual: tuple[str, ...]  # names of the shard's condition rows, in packed order
     heard: tuple[str, ...]
@@ -109,17 +114,18 @@ class Shard:
     num_frames: int
     video: Tensor  # (clips, rows, 96) float16
     audio: Tensor  # (clips, rows, 32) float16
+    near: Tensor  # (clips, rows) booleans: video rows that the moving shape touches
+    clicks: Tensor  # (clips, rows) booleans: audio rows that a click begins in
     conditions: dict[str, Tensor]
     groups: tuple[Group, ...]
-    near: Tensor | None = None  # (clips, rows) booleans: video rows that the moving shape touches
-    clicks: Tensor | None = None  # (clips, rows) booleans: audio rows that a click begins in
 
     def batch(self, group: Group, entries: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
         """Targets (video, audio), conditions (video, audio) and text of `entries`, float32 rows."""
         clips = group.clip[entries]
 
         def rows(names: tuple[str, ...], width: int) -> Tensor:
-            parts = [self.conditions[name][clips].float() for name in names]
+            chosen = (group.picture[entries] if name == "image" else clips for name in names)
+            parts = [self.conditions[name][index].float() for name, index in zip(names, chosen, strict=True)]
             return torch.cat(parts, dim=1) if parts else self.video.new_zeros((len(clips), 0, width)).float()
 
         targets = self.video[clips].float(), self.audio[clips].float()
@@ -190,8 +196,10 @@ def training_clips(rng: random.Random, count: int, num_frames: int, **fixed: int
     return clips
 
 
-def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, captions: int = 4) -> Shard:
-    """A shard for `t2va` and `fl2va`: `captions` prompts a clip, and one more with one choice of keyframes."""
+def keyframe_shard(
+    encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, captions: int = 5, keyframed: int = 3
+) -> Shard:
+    """A shard for `t2va` and `fl2va`: `captions` prompts a clip, and `keyframed` more that have keyframes."""
     canvas, num_frames = wanted.canvas, wanted.num_frames
     clips = training_clips(rng, wanted.clips, num_frames)
     parts: dict[str, list[Tensor]] = defaultdict(list)
@@ -209,36 +217,38 @@ def keyframe_shard(encoders: Encoders, rope: Any, rng: random.Random, wanted: Wa
     entries: Entries = defaultdict(list)
     merged = (canvas[0] // 32) * (canvas[1] // 32)
     for index, clip in enumerate(clips):
-        chosen = rng.choices((("first",), ("last",), ("first", "last")), (0.5, 0.2, 0.3))
+        chosen = rng.choices((("first",), ("last",), ("first", "last")), (0.4, 0.3, 0.3), k=keyframed)
         for anchors in ((),) * captions + tuple(chosen):
-            prompt = grammar.describe(clip, rng)
+            prompt = _of_few_lengths(encoders.presenter, partial(grammar.describe, clip, rng))
             shown = encoders.presenter.keyframes(prompt, len(anchors), merged)
-            entries[anchors, shown.tags].append((index, shown.ids))
+            entries[anchors, shown.tags].append((index, index, shown.ids))
     groups = []
     for (anchors, tags), found in _common(entries):
         plan = packing.keyframe_plan(rope, tags, canvas, num_frames, anchors, encoders.device)
         ends = [0 if anchor == "first" else 1 for anchor in anchors]
         images = None if not ends else pixels[:, ends]
-        clip_index, text = _embedded(encoders, found, images, None)
-        groups.append(Group(plan=plan, clip=clip_index, text=text, visual=anchors, heard=()))
+        groups.append(Group(plan, *_embedded(encoders, found, images, None), visual=anchors, heard=()))
     return _shard(wanted, rows, groups)
 
 
-# What a `ref2va` request may bring, in order, and how often it is trained.
+# What a `ref2va` request may bring, in order, and how often it is trained: a picture's shape is what is learned last.
 REFERENCE_CASES: tuple[tuple[tuple[str, ...], float], ...] = (
-    (("image",), 0.3),
-    (("video+audio",), 0.15),
-    (("video",), 0.1),
-    (("image", "audio"), 0.25),
-    (("image", "video+audio"), 0.1),
-    (("image", "video"), 0.1),
+    (("image",), 0.4),
+    (("video+audio",), 0.08),
+    (("video",), 0.08),
+    (("image", "audio"), 0.3),
+    (("image", "video+audio"), 0.07),
+    (("image", "video"), 0.07),
 )
 
 
 def reference_shard(
-    encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, reference_frames: int = 56
+    encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, reference_frames: int = 56, captions: int = 6
 ) -> Shard:
-    """A shard for `ref2va`; each clip has one case, and what that case brings says the same as the clip does."""
+    """A shard for `ref2va`; each clip has one case, and what that case brings says the same as the clip does.
+
+    `captions` prompts a clip, with its pictures in turn.
+    """
     canvas, num_frames = wanted.canvas, wanted.num_frames
     cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=wanted.clips)
     clips = [
@@ -254,13 +264,15 @@ def reference_shard(
         for name, values in _references(encoders, rng, (batch.clips, asked), canvas, reference_frames).items():
             parts[name].append(values)
     rows = {name: torch.cat(values) for name, values in parts.items()}
-    pixels, film_pixels = rows.pop("image pixels"), rows.pop("film pixels")
+    pixels, film_pixels = rows.pop("image pixels").flatten(0, 1), rows.pop("film pixels")
+    rows["image"] = rows["image"].flatten(0, 1)
 
     entries: Entries = defaultdict(list)
-    for index, (clip, case) in enumerate(zip(clips[: len(pixels)], cases[: len(pixels)], strict=True)):
-        for _ in range(2):
+    drawn = len(film_pixels)
+    for index, (clip, case) in enumerate(zip(clips[:drawn], cases[:drawn], strict=True)):
+        for number in range(captions):
             shown_as = present(encoders.presenter, clip, case, rng, canvas, reference_frames)
-            entries[case, shown_as.tags].append((index, shown_as.ids))
+            entries[case, shown_as.tags].append((index, index * PORTRAITS + number % PORTRAITS, shown_as.ids))
     groups = []
     for (case, tags), found in _common(entries):
         plan = packing.reference_plan(
@@ -268,10 +280,10 @@ def reference_shard(
         )
         images = pixels if "image" in case else None
         films_seen = film_pixels if any(kind.startswith("video") for kind in case) else None
-        clip_index, text = _embedded(encoders, found, images, films_seen)
         visual = tuple("image" if kind == "image" else "film" for kind in case if kind != "audio")
         heard = tuple("tone" if kind == "audio" else "soundtrack" for kind in case if kind.endswith("audio"))
-        groups.append(Group(plan=plan, clip=clip_index, text=text, visual=visual, heard=heard))
+        embedded = _embedded(encoders, found, images, films_seen)
+        groups.append(Group(plan, *embedded, visual=visual, heard=heard))
     return _shard(wanted, rows, groups)
 
 
@@ -302,10 +314,11 @@ def _references(
     seen = shown[:, :, conditioner.sampled_frames(frames)].permute(0, 2, 3, 4, 1)
     put("film pixels", of, (seen * 255).round().to(torch.uint8))
     of = those("image")
-    portraits = world.Batch([portrait_of(clips[index], rng) for index in of], encoders.device)
+    portraits = world.Batch([portrait_of(clips[index], rng) for index in of for _ in range(PORTRAITS)], encoders.device)
     portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *IMAGE_CANVAS)
-    put("image", of, encoders.condition(portrait))
-    put("image pixels", of, (portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8))
+    put("image", of, encoders.condition(portrait).unflatten(0, (-1, PORTRAITS)))
+    shot = (portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8)
+    put("image pixels", of, shot.unflatten(0, (-1, PORTRAITS)))
     of = those("audio")
     sounds = world.Batch([sound_of(clips[index], rng, frames) for index in of], encoders.device)
     put("tone", of, encoders.audio(sound.sound(sounds, *canvas)))
@@ -316,8 +329,9 @@ def present(
     presenter: conditioner.Presenter, clip: Clip, case: tuple[str, ...], rng: random.Random, canvas: Canvas, frames: int
 ) -> conditioner.Presentation:
     """The presentation of one `ref2va` training example."""
+    prompt = _of_few_lengths(presenter, partial(reference_prompt, clip, case, rng))
     return presenter.references(
-        reference_prompt(clip, case, rng), case, (IMAGE_CANVAS[0] // 32) * (IMAGE_CANVAS[1] // 32), frames,
+        prompt, case, (IMAGE_CANVAS[0] // 32) * (IMAGE_CANVAS[1] // 32), frames,
         (canvas[0] // 32) * (canvas[1] // 32),
     )  # fmt: skip
 
@@ -347,9 +361,10 @@ def described(
 
 
 def portrait_of(clip: Clip, rng: random.Random) -> Clip:
-    """What a reference image shows: the clip's shape, standing still before some other ground."""
+    """What a reference image shows: the clip's shape, standing still about in the middle before some other ground."""
     fixed = {"shape": clip.shape, "color": clip.color, "motion": world.MOTIONS.index("still"), "texture": clip.texture}
-    return replace(world.sample(rng, 22, **fixed), place=1, size=rng.randrange(1, 3))
+    portrait = world.sample(rng, 22, **fixed)
+    return replace(portrait, place=1, size=rng.randrange(1, 3), y_jitter=0.5 * portrait.y_jitter)
 
 
 def film_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
@@ -381,18 +396,33 @@ def _drawn(clips: list[Clip], wanted: Wanted, device: torch.device) -> Iterator[
 
 
 def _embedded(
-    encoders: Encoders, found: list[tuple[int, tuple[int, ...]]], images: Tensor | None, films: Tensor | None
-) -> tuple[Tensor, Tensor]:
+    encoders: Encoders, found: list[Entry], images: Tensor | None, films: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Clips, pictures and encoded prompts of entries of one layout."""
     device = encoders.device
-    clip = torch.tensor([index for index, _ in found], device=device)
-    ids = torch.tensor([tokens for _, tokens in found], device=device)
+    clip = torch.tensor([index for index, _, _ in found], device=device)
+    picture = torch.tensor([index for _, index, _ in found], device=device)
+    ids = torch.tensor([tokens for *_, tokens in found], device=device)
     parts = []
     for start in range(0, len(found), 1024):
         some = slice(start, start + 1024)
-        shown = None if images is None else images[clip[some]]
+        shown = None if images is None else images[picture[some]]
         seen = None if films is None else films[clip[some]][:, None]
         parts.append(conditioner.embed(encoders.conditioner, ids[some], shown, seen).to(torch.bfloat16))
-    return clip, torch.cat(parts)
+    return clip, picture, torch.cat(parts)
+
+
+def _of_few_lengths(presenter: conditioner.Presenter, say: Callable[[], str], step: int = 4) -> str:
+    """Of what `say` says, a prompt whose tokens are a multiple of `step`: each layout that a batch has costs its start.
+
+    Places are relative to one another, so that other lengths are nothing new. A clip that can hardly be said so is said
+    otherwise.
+    """
+    for _ in range(8 * step):
+        prompt = say()
+        if len(presenter.text(prompt)) % step == 0:
+            break
+    return prompt
 
 
 def _common(entries: Entries, least: int = 64) -> list[tuple[Any, Any]]:

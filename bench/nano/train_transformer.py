@@ -12,6 +12,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +31,26 @@ from bench.nano import (
 )
 from bench.nano.dataset import Canvas, Encoders, Group, Shard, Wanted, keyframe_shard, reference_shard
 
-# (canvas, frames, share of the clips): mostly the default of 4 s and the page's 5 s, then every ratio and the lengths
-# up to the largest.
+# (canvas, frames, share of the time for drawing): mostly the default of 4 s and the page's 5 s, then every ratio and
+# lengths from 2 s, which are cheap, up to the largest.
 KEYFRAME_SHARDS: tuple[tuple[Canvas, int, float], ...] = (
-    ((224, 128), 107, 0.46),
+    ((224, 128), 107, 0.44),
     ((128, 224), 107, 0.06),
     ((128, 128), 107, 0.05),
     ((160, 128), 107, 0.03),
     ((128, 160), 107, 0.03),
     ((256, 96), 107, 0.02),
-    ((224, 128), 124, 0.30),
-    ((224, 128), 192, 0.02),
+    ((224, 128), 56, 0.08),
+    ((224, 128), 124, 0.22),
+    ((224, 128), 192, 0.03),
     ((224, 128), 243, 0.02),
-    ((224, 128), 362, 0.01),
+    ((224, 128), 362, 0.02),
 )
 REFERENCE_SHARDS: tuple[tuple[Canvas, int, float], ...] = (
-    ((224, 128), 107, 0.6),
-    ((224, 128), 124, 0.3),
+    ((224, 128), 107, 0.5),
     ((128, 128), 107, 0.05),
+    ((224, 128), 56, 0.15),
+    ((224, 128), 124, 0.25),
     ((224, 128), 192, 0.05),
 )
 NAMES = {"t2va": "transformer", "ref2va": "transformer_ref"}  # of the files, by task
@@ -74,21 +77,15 @@ def encoders_of(folder: Path, device: torch.device) -> Encoders:
 def make_shards(
     options: argparse.Namespace, task: str, encoders: Encoders, rope: Any, rng: random.Random
 ) -> list[Shard]:
-    """All shards of a task, the others first and the default last; a line of time and size for each.
-
-    About `options.data_seconds` go to drawing and encoding, at most a third of them to the others.
-    """
+    """All shards of a task, each for its share of `options.data_seconds`; a line of time and size for each."""
     began = time.monotonic()
     table, make = {"t2va": (KEYFRAME_SHARDS, keyframe_shard), "ref2va": (REFERENCE_SHARDS, reference_shard)}[task]
-    shards = []
-    for index, (canvas, num_frames, share) in enumerate((*(() if options.only_default else table[1:]), table[0])):
-        last = options.only_default or index == len(table) - 1
-        until = began + options.data_seconds * (1.0 if last else 0.33)
-        if time.monotonic() > until and not last:
-            continue
-        count = max(2, int(options.clips * (1.0 if options.only_default else share)))
+    shards, gone = [], 0.0
+    for canvas, num_frames, share in table[:1] if options.only_default else table:
+        gone += 1.0 if options.only_default else share
+        count = max(2, int(options.clips * share))
         start = time.monotonic()
-        shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count, until))
+        shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count, began + options.data_seconds * gone))
         prompts = sum(len(group.clip) for group in shard.groups)
         print(
             f"{time.monotonic() - began:6.0f} s  {canvas} x {num_frames}: {len(shard.video)} clips, {prompts} prompts,"
@@ -99,19 +96,36 @@ def make_shards(
     return shards
 
 
-def loss_of(
-    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, weights: tuple[float, float] = (1, 1)
-) -> tuple[Tensor, Tensor]:
-    """Mean squared error of the velocity for video and audio targets.
+@dataclass(frozen=True, slots=True)
+class Emphasis:
+    """What a step stresses: how much rows count, against 1 for the others, and the sampler's points."""
 
-    `weights` are those of video rows by the shape and of audio rows with a click, against 1 for the others.
+    near: float = 1.0  # video rows that the shape touches
+    keyframe: float = 1.0  # video rows of a latent whose frame is given: one in thirty, and to be copied exactly
+    click: float = 1.0  # audio rows that a click begins in
+    points: int = 0  # half of the clips are at a point of a sampler with so many; 0: all are anywhere
+
+
+def grid_points(count: int, points: int, device: torch.device) -> Tensor:
+    """Points of the schedulers' 1-to-0 grid for `count` clips, in no order.
+
+    One in each of `count` equal parts, which is less noise than independent draws. Half of them move up to the next one
+    that a sampler of `points` visits: what it asks at those few is all that is ever seen of a model.
     """
-    (video, audio), (seen, heard), text = shard.batch(group, entries)
-    count = len(entries)
-    # One point of the grid in each of `count` equal parts: less noise than independent draws.
-    base = (torch.randperm(count, device=video.device) + torch.rand(count, device=video.device)) / count
+    base = (torch.randperm(count, device=device) + torch.rand(count, device=device)) / count
     base = _LEAST_BASE + (1 - _LEAST_BASE) * base
-    times = packing.clip_times(base)
+    if not points:
+        return base
+    steps = points - 1
+    return torch.where(torch.rand(count, device=device) < 0.5, (base * steps).ceil() / steps, base)
+
+
+def loss_of(
+    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, stress: Emphasis = Emphasis()
+) -> tuple[Tensor, Tensor]:
+    """Mean squared error of the velocity for video and audio targets."""
+    (video, audio), (seen, heard), text = shard.batch(group, entries)
+    times = packing.clip_times(grid_points(len(entries), stress.points, video.device))
     noise, audio_noise = torch.randn_like(video), torch.randn_like(audio)
     at, audio_at = times[:, 0, None, None], times[:, 1, None, None]
     seen = packing.CONDITION_TIME * seen + (1 - packing.CONDITION_TIME) * torch.randn_like(seen)
@@ -121,18 +135,23 @@ def loss_of(
         text,
     )
     flow, audio_flow = packing.velocity(model, group.plan, rows, times, block)
-    clips = group.clip[entries]
-    error = _weighted((flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1), shard.near, clips, weights[0])
+    error = (flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1)
     audio_error = (audio_flow[:, heard.shape[1] :] - (audio - audio_noise)).pow(2).mean(-1)
-    return error, _weighted(audio_error, shard.clicks, clips, weights[1])
+    return tuple(
+        (errors * weights).sum() / weights.sum()
+        for errors, weights in zip((error, audio_error), row_weights(shard, group, entries, stress), strict=True)
+    )  # type: ignore[return-value]
 
 
-def _weighted(error: Tensor, marked: Tensor | None, clips: Tensor, weight: float) -> Tensor:
-    """Mean of the rows' errors, in which a marked row counts `weight` times."""
-    if marked is None:
-        return error.mean()
-    weights = 1.0 + (weight - 1.0) * marked[clips].float()
-    return (error * weights).sum() / weights.sum()
+def row_weights(shard: Shard, group: Group, entries: Tensor, stress: Emphasis) -> tuple[Tensor, Tensor]:
+    """How much each target row of `entries` counts, video and audio: `(batch, rows)`."""
+    clips = group.clip[entries]
+    weights = 1.0 + (stress.near - 1.0) * shard.near[clips].float()
+    frame = weights.shape[1] // packing.latent_frames(shard.num_frames)
+    for name, rows in (("first", slice(None, frame)), ("last", slice(-frame, None))):
+        if name in group.visual:
+            weights[:, rows] *= stress.keyframe
+    return weights, 1.0 + (stress.click - 1.0) * shard.clicks[clips].float()
 
 
 def judge(model: Any, encoders: Encoders, rng: random.Random, options: argparse.Namespace) -> scores.Table:
@@ -150,13 +169,13 @@ def judge(model: Any, encoders: Encoders, rng: random.Random, options: argparse.
         text = conditioner.embed(encoders.conditioner, torch.tensor([shown.ids], device=encoders.device)).to(
             torch.bfloat16
         )
-        group = Group(plan, torch.zeros(1, dtype=torch.long, device=encoders.device), text, (), ())
+        alone = torch.zeros(1, dtype=torch.long, device=encoders.device)
+        group = Group(plan, alone, alone, text, (), ())
         empty_video = torch.zeros(1, packing.latent_frames(clip.num_frames) * 28, 96, device=encoders.device)
         empty_audio = torch.zeros(1, 2 * packing.audio_latents(clip.num_frames), 32, device=encoders.device)
-        shard = Shard((224, 128), clip.num_frames, empty_video, empty_audio, {}, (group,))
-        rows = sampling.sample(
-            model, group, shard, torch.zeros(1, dtype=torch.long, device=encoders.device), options.points, generator
-        )
+        unmarked = empty_video[..., 0].bool(), empty_audio[..., 0].bool()
+        shard = Shard((224, 128), clip.num_frames, empty_video, empty_audio, *unmarked, {}, (group,))
+        rows = sampling.sample(model, group, shard, alone, options.points, generator)
         frames, waves = sampling.decode(encoders, shard, *rows)
         table.add(scores.judge(clip, frames[0], waves[0]))
     return table
@@ -222,14 +241,14 @@ def train(options: argparse.Namespace) -> None:
         shares += [weight / sum(weights) for weight in weights]  # as many steps for every task
     descent = stage.Descent(model, 0.9995, (0.9, 0.98), 0.01)
     losses: list[Tensor] = []
-    row_weights = options.near_weight, options.click_weight
+    stress = Emphasis(options.near_weight, options.keyframe_weight, options.click_weight, options.points)
 
     def forward_backward(shard: Shard, group: Group, block: packing.Block) -> Tensor:
         size = max(1, min(len(group.clip), options.rows // group.plan.adaln.shape[0]))
         entries = torch.randint(len(group.clip), (size,), device=device)
         descent.clear()
         with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            error, audio_error = loss_of(model, shard, group, entries, block, row_weights)
+            error, audio_error = loss_of(model, shard, group, entries, block, stress)
         (error + _AUDIO_WEIGHT * audio_error).backward()
         return torch.stack((error.detach(), audio_error.detach()))
 
@@ -288,14 +307,15 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=16000, help="at most so many")
     parser.add_argument("--data-seconds", type=float, default=75.0, help="for drawing and encoding them, each task")
     parser.add_argument("--only-default", action="store_true", help="the default canvas and 107 frames alone")
-    parser.add_argument("--rows", type=int, default=110_000, help="packed rows a step")
+    parser.add_argument("--rows", type=int, default=64_000, help="packed rows a step")
     parser.add_argument("--near-weight", type=float, default=3.0, help="of video rows that the shape touches")
+    parser.add_argument("--keyframe-weight", type=float, default=6.0, help="of video rows whose frame is given")
     parser.add_argument("--click-weight", type=float, default=8.0, help="of audio rows that a click begins in")
     parser.add_argument("--lr", type=float, default=1.2e-3)
     parser.add_argument("--lr-end", type=float, default=1e-4)
     parser.add_argument("--judge", type=int, default=24, help="held-out prompts scored at the end")
     parser.add_argument("--judge-seconds", type=float, default=25.0, help="kept for that")
-    parser.add_argument("--points", type=int, default=12)
+    parser.add_argument("--points", type=int, default=12, help="of the sampler that half of a batch is trained for")
     parser.add_argument("--seed", type=int, default=3)
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     train(parser.parse_args())

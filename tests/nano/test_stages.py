@@ -93,7 +93,7 @@ def test_a_transformer_stage_trains_and_saves_released_types(stages, tmp_path, m
     table = ((SMALL, 22, 1.0),)
     monkeypatch.setattr(train_transformer, "KEYFRAME_SHARDS", table)
     monkeypatch.setattr(train_transformer, "REFERENCE_SHARDS", table)
-    monkeypatch.setattr(dataset.reference_shard, "__defaults__", (22,))
+    monkeypatch.setattr(dataset.reference_shard, "__defaults__", (22, 2))
     monkeypatch.setattr(dataset, "IMAGE_CANVAS", (64, 64))
     train_transformer.train(options)
     assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == names
@@ -167,7 +167,10 @@ def test_every_reference_an_example_names_is_there(stages):
     for group in shard.groups:
         for name in (*group.visual, *group.heard):
             # Rows of latents; all zeros are what an example has that does not bring this reference.
-            assert shard.conditions[name][group.clip].float().abs().sum(dim=(1, 2)).min() > 1, name
+            index = group.picture if name == "image" else group.clip
+            assert shard.conditions[name][index].float().abs().sum(dim=(1, 2)).min() > 1, name
+        if "image" in group.visual:
+            assert (group.picture // dataset.PORTRAITS == group.clip).all()
 
 
 def test_rows_near_the_shape_are_those_that_change_with_it():
@@ -220,12 +223,40 @@ def test_only_the_clicks_band_counts_as_clicks():
     assert float(train_audio_vae.click_loss(click - tone, click)) < 0.05  # all of it there, without the tone
 
 
-def test_marked_rows_count_more():
-    error = torch.tensor([[1.0, 4.0, 1.0]])
-    marked = torch.tensor([[False, True, False]])
-    # (1 + 3 * 4 + 1) / (1 + 3 + 1)
-    assert float(train_transformer._weighted(error, marked, torch.tensor([0]), 3.0)) == pytest.approx(14 / 5)
-    assert float(train_transformer._weighted(error, None, torch.tensor([0]), 3.0)) == 2.0
+def test_rows_count_by_what_they_show():
+    # Two latents of one row each; by hand: near 3, a given frame 6, a click 8.
+    shard = dataset.Shard(
+        (32, 32), 5, torch.zeros(1, 2, 96), torch.zeros(1, 3, 32), torch.tensor([[False, True]]),
+        torch.tensor([[False, True, False]]), {}, (),
+    )  # fmt: skip
+    stress = train_transformer.Emphasis(near=3.0, keyframe=6.0, click=8.0)
+    for visual, wanted in (((), [1, 3]), (("first",), [6, 3]), (("last",), [1, 18]), (("first", "last"), [6, 18])):
+        group = dataset.Group(None, torch.tensor([0]), torch.tensor([0]), torch.zeros(1, 1, 64), visual, ())
+        video, audio = train_transformer.row_weights(shard, group, torch.tensor([0]), stress)
+        assert video.tolist() == [wanted]
+        assert audio.tolist() == [[1, 8, 1]]
+
+
+def test_half_of_the_clips_are_at_a_point_of_the_sampler():
+    torch.manual_seed(0)
+    anywhere = train_transformer.grid_points(4000, 0, torch.device("cpu"))
+    assert anywhere.unique().numel() > 3900
+    base = train_transformer.grid_points(4000, 12, torch.device("cpu"))
+    grid = torch.linspace(1, 0, 12)[:-1]  # diffusers' grid of 12 points; nothing is asked at its end
+    near = (base[:, None] - grid).abs() < 1e-6
+    assert 0.45 < float(near.any(1).float().mean()) < 0.55
+    # Every point equally often.
+    assert near.sum(0).float().std() < 0.1 * near.sum(0).float().mean()
+
+
+def test_prompts_of_a_stage_have_few_lengths(stages):
+    encoders = train_transformer.encoders_of(stages, torch.device("cpu"))
+    rope = train_transformer.architecture.transformer().rope
+    shard = dataset.keyframe_shard(encoders, rope, random.Random(0), dataset.Wanted(SMALL, 22, 16))
+    lengths = [group.text.shape[1] for group in shard.groups if not group.visual]
+    assert sum(len(group.clip) for group in shard.groups) == 16 * 8
+    assert len(set(lengths)) > 1
+    assert all(length % 4 == 0 for length in lengths)
 
 
 def test_parts_of_an_evaluation_are_its_whole():

@@ -128,3 +128,13 @@ def test_sentences_name_what_is_seen_and_test_frames_are_other_sentences():
     assert not set(grammar.FRAMES) & set(grammar.TEST_FRAMES)
     assert "<Picture 1>" in grammar.imitate(clip, rng, "<Picture 1>")
     assert "<Audio 1>" in grammar.sounds_like("A.", rng)
+
+
+@pytest.mark.parametrize(("motion", "side"), [("clockwise", 1), ("counterclockwise", -1)])
+def test_an_orbit_begins_near_its_top_and_its_first_quarter_tells_its_direction(motion, side):
+    clips = [world.sample(random.Random(seed), 107, motion=world.MOTIONS.index(motion)) for seed in range(40)]
+    batch = world.Batch(clips)
+    where = world.path(batch, world.frame_times(batch, 0, 24), 224, 128)
+    assert (where.y[:, 0] < 64).all()
+    # A clock's hand goes right from twelve; a period is 2.6 to 3.6 s, so one second is more than a quarter.
+    assert (side * (where.x[:, 18] - 112) > 0).all()

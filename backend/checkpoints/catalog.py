@@ -34,7 +34,7 @@ TINY_STEPS, RELEASED_STEPS = 6, 50  # where the index says nothing; noise needs 
 NANO_NOTICE = (
     "This small built-in model knows one world: a circle, square, triangle, star, ring, cross or heart in one of eight "
     "colours that slides, bounces, orbits, grows, shrinks or is panned past, with a hum or beeps. Another prompt gives "
-    "something of that world. It is young: what should circle around often turns the wrong way or bounces."
+    "something of that world. It is small: what should stand still sometimes sinks, and small stars come out round."
 )
 # What it does well, in words it was trained on.
 NANO_EXAMPLES = (

@@ -188,7 +188,7 @@ class Evaluator:
         return sink.clip()
 
 
-def keep_clip(path: Path, asked: tuple[Clip, str], result: dict[str, bool], frames: Tensor) -> None:
+def keep_clip(path: Path, asked: tuple[Clip, str], result: scores.Result, frames: Tensor) -> None:
     """Write `path`.png, six frames side by side, and `path`.json: what was asked for and what is seen."""
     clip, prompt = asked
     seen = detectors.look(frames)

@@ -6,7 +6,7 @@ Knows nothing of how a clip was made: by the world itself (a check of the detect
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -16,6 +16,8 @@ from bench.nano.world import Clip
 
 CLICK_TOLERANCE_S = 0.06
 _EDGE_S = 0.3
+# What is met, by score: of the clip, or each time that what is scored happens in it.
+Result = dict[str, bool | list[bool]]
 # Shares that the model must reach on held-out prompts and with references.
 GOALS = {
     "color": 0.95,
@@ -30,12 +32,12 @@ GOALS = {
 }
 
 
-def judge(clip: Clip, frames: Tensor, audio: Tensor) -> dict[str, bool]:
+def judge(clip: Clip, frames: Tensor, audio: Tensor) -> Result:
     """Which goals of `clip` are met by frames `(n, height, width, 3)` uint8 and audio `(2, samples)`."""
     seen = detectors.look(frames)
     heard = hearing.listen(audio)
     motion = world.MOTIONS[clip.motion]
-    result = {
+    result: Result = {
         "color": seen is not None and seen.color == list(world.COLORS)[clip.color],
         "shape": seen is not None and seen.shape == world.SHAPES[clip.shape],
         "motion": seen is not None and seen.motion == motion,
@@ -45,7 +47,7 @@ def judge(clip: Clip, frames: Tensor, audio: Tensor) -> dict[str, bool]:
     if sided is not None:
         result["stereo side"] = sided
     if motion == "bounce":
-        result["bounce click"] = _clicks_match(clip, heard, seen)
+        result |= _clicks(clip, heard, seen)
     return result
 
 
@@ -61,19 +63,19 @@ def _sides(clip: Clip, heard: hearing.Heard) -> bool | None:
     return float(heard.balance.mean()) * (1 if world.PLACES[clip.place] == "right" else -1) > 0.05
 
 
-def _clicks_match(clip: Clip, heard: hearing.Heard, seen: detectors.Seen | None) -> bool:
-    """Whether at least four fifths of the bounces that are seen have a click within the tolerance, and none is idle."""
-    if seen is None:
-        return False
-    floor, clicks = seen_bounces(seen), heard.clicks_s
+def _clicks(clip: Clip, heard: hearing.Heard, seen: detectors.Seen | None) -> Result:
+    """Of each bounce that is seen, whether a click is near; of each click, whether a bounce is; of the clip, both."""
+    floor, clicks = [] if seen is None else seen_bounces(seen), heard.clicks_s
 
-    def matched(times: Iterable[float], others: Sequence[float]) -> float:
+    def matched(times: Iterable[float], others: Sequence[float]) -> list[bool]:
         # Turns within five frames of an end cannot be seen, so times near the ends only serve as partners.
         inner = [time for time in times if _EDGE_S < time < clip.duration_s - _EDGE_S]
-        near = [any(abs(time - other) <= CLICK_TOLERANCE_S for other in others) for time in inner]
-        return sum(near) / len(near) if near else 0.0
+        # A clip without any has missed what it was asked for.
+        return [any(abs(time - other) <= CLICK_TOLERANCE_S for other in others) for time in inner] or [False]
 
-    return matched(floor, clicks) >= 0.8 and matched(clicks, floor) >= 0.8
+    bounces, heard_at = matched(floor, clicks), matched(clicks, floor)
+    every = all(sum(found) >= 0.8 * len(found) for found in (bounces, heard_at))
+    return {"bounce click": bounces, "click at a bounce": heard_at, "four in five of a clip's": every}
 
 
 def seen_bounces(seen: detectors.Seen) -> list[float]:
@@ -102,10 +104,10 @@ class Table:
         self._met: dict[str, list[bool]] = defaultdict(list)
         self._values: dict[str, list[float]] = defaultdict(list)
 
-    def add(self, result: dict[str, bool]) -> None:
+    def add(self, result: Mapping[str, bool | list[bool]]) -> None:
         """Count one clip."""
         for name, met in result.items():
-            self._met[name].append(met)
+            self._met[name].extend(met if isinstance(met, list) else [met])
 
     def measure(self, name: str, value: float) -> None:
         """Keep one measured value, such as a PSNR."""
@@ -131,7 +133,7 @@ class Table:
         }
 
     def __str__(self) -> str:
-        lines = [f"{'score':<28}{'reached':>9}{'goal':>7}{'clips':>7}"]
+        lines = [f"{'score':<28}{'reached':>9}{'goal':>7}{'of':>7}"]
         for name, met in self._met.items():
             goal = f"{GOALS[name]:.0%}" if name in GOALS else ""
             lines.append(f"{name:<28}{sum(met) / len(met):>9.1%}{goal:>7}{len(met):>7}")

@@ -40,6 +40,21 @@ def test_a_wrong_clip_fails_its_scores():
     assert not result["shape"]
 
 
+def test_a_bounce_without_its_click_and_a_click_without_a_bounce_are_counted():
+    clip = world.sample(random.Random(3), 107, motion=world.MOTIONS.index("bounce"))
+    frames = world.frames([clip], 224, 128)[0]
+    wave = sound.sound(world.Batch([clip]), 224, 128)[0]
+    assert scores.judge(clip, frames, wave)["bounce click"] == [True] * len(
+        [moment for moment in world.bounces(clip) if 0.3 < moment < clip.duration_s - 0.3]
+    )
+    # Half a second later no click is within 60 ms of its bounce: periods are 1 to 1.4 s.
+    late = torch.roll(wave, 16000, dims=-1)
+    result = scores.judge(clip, frames, late)
+    assert not any(result["bounce click"])
+    assert not any(result["click at a bounce"])
+    assert result["four in five of a clip's"] is False
+
+
 @pytest.mark.parametrize(("frequency", "note"), [(261.63, "C"), (880.0, "A"), (493.88, "B"), (349.23, "F")])
 def test_tempered_notes_are_named(frequency, note):
     times = torch.arange(64000) / 32000

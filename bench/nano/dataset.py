@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.nano import conditioner, fast_encoder, grammar, packing, sound, world
+from bench.nano import conditioner, fast_encoder, grammar, packing, references, sound, world
 from bench.nano.packing import Plan
 from bench.nano.shapes import SHAPES
 from bench.nano.train_video_vae import normalize
@@ -28,7 +28,6 @@ Canvas = tuple[int, int]
 Entry = tuple[int, int, tuple[int, ...]]
 # Prompts by (conditions, row tags).
 Entries = dict[tuple[tuple[str, ...], tuple[int, ...]], list[Entry]]
-IMAGE_CANVAS = (128, 128)  # a reference image at the checkpoint's short edge of 128 px
 PORTRAITS = 6  # reference images of one clip: each costs a hundredth of the clip, and what is new in them is learned
 CLIP = 17  # frames the VAE encodes at a time
 
@@ -231,17 +230,6 @@ def keyframe_shard(
     return _shard(wanted, rows, groups)
 
 
-# What a `ref2va` request may bring, in order, and how often it is trained: a picture's shape is what is learned last.
-REFERENCE_CASES: tuple[tuple[tuple[str, ...], float], ...] = (
-    (("image",), 0.4),
-    (("video+audio",), 0.08),
-    (("video",), 0.08),
-    (("image", "audio"), 0.3),
-    (("image", "video+audio"), 0.07),
-    (("image", "video"), 0.07),
-)
-
-
 def reference_shard(
     encoders: Encoders, rope: Any, rng: random.Random, wanted: Wanted, reference_frames: int = 56, captions: int = 6
 ) -> Shard:
@@ -250,7 +238,9 @@ def reference_shard(
     `captions` prompts a clip, with its pictures in turn.
     """
     canvas, num_frames = wanted.canvas, wanted.num_frames
-    cases = rng.choices([case for case, _ in REFERENCE_CASES], [share for _, share in REFERENCE_CASES], k=wanted.clips)
+    cases = rng.choices(
+        [case for case, _ in references.CASES], [share for _, share in references.CASES], k=wanted.clips
+    )
     clips = [
         replace(clip, note=rng.randrange(world.NOTES)) if "audio" in case else clip
         for clip, case in zip(training_clips(rng, wanted.clips, num_frames), cases, strict=True)
@@ -276,7 +266,7 @@ def reference_shard(
     groups = []
     for (case, tags), found in _common(entries):
         plan = packing.reference_plan(
-            rope, tags, canvas, num_frames, described(case, canvas, reference_frames), encoders.device
+            rope, tags, canvas, num_frames, references.described(case, canvas, reference_frames), encoders.device
         )
         images = pixels if "image" in case else None
         films_seen = film_pixels if any(kind.startswith("video") for kind in case) else None
@@ -307,20 +297,22 @@ def _references(
         return [index for index, case in enumerate(cases) if any(kind in case for kind in kinds)] or [0]
 
     of = those("video", "video+audio")
-    film = world.Batch([film_of(clips[index], rng, frames) for index in of], encoders.device)
+    film = world.Batch([references.film_of(clips[index], rng, frames) for index in of], encoders.device)
     shown = world.draw(film, world.frame_times(film, 0, frames), *canvas)
     put("film", of, encoders.condition(shown))
     put("soundtrack", of, encoders.audio(sound.sound(film, *canvas)))
     seen = shown[:, :, conditioner.sampled_frames(frames)].permute(0, 2, 3, 4, 1)
     put("film pixels", of, (seen * 255).round().to(torch.uint8))
     of = those("image")
-    portraits = world.Batch([portrait_of(clips[index], rng) for index in of for _ in range(PORTRAITS)], encoders.device)
-    portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *IMAGE_CANVAS)
+    portraits = world.Batch(
+        [references.portrait_of(clips[index], rng) for index in of for _ in range(PORTRAITS)], encoders.device
+    )
+    portrait = world.draw(portraits, world.frame_times(portraits, 0, 1), *references.IMAGE_CANVAS)
     put("image", of, encoders.condition(portrait).unflatten(0, (-1, PORTRAITS)))
     shot = (portrait.permute(0, 2, 3, 4, 1) * 255).round().to(torch.uint8)
     put("image pixels", of, shot.unflatten(0, (-1, PORTRAITS)))
     of = those("audio")
-    sounds = world.Batch([sound_of(clips[index], rng, frames) for index in of], encoders.device)
+    sounds = world.Batch([references.sound_of(clips[index], rng, frames) for index in of], encoders.device)
     put("tone", of, encoders.audio(sound.sound(sounds, *canvas)))
     return made
 
@@ -329,57 +321,11 @@ def present(
     presenter: conditioner.Presenter, clip: Clip, case: tuple[str, ...], rng: random.Random, canvas: Canvas, frames: int
 ) -> conditioner.Presentation:
     """The presentation of one `ref2va` training example."""
-    prompt = _of_few_lengths(presenter, partial(reference_prompt, clip, case, rng))
+    prompt = _of_few_lengths(presenter, partial(references.prompt_of, clip, case, rng))
     return presenter.references(
-        prompt, case, (IMAGE_CANVAS[0] // 32) * (IMAGE_CANVAS[1] // 32), frames,
+        prompt, case, (references.IMAGE_CANVAS[0] // 32) * (references.IMAGE_CANVAS[1] // 32), frames,
         (canvas[0] // 32) * (canvas[1] // 32),
     )  # fmt: skip
-
-
-def reference_prompt(clip: Clip, case: tuple[str, ...], rng: random.Random, test: bool = False) -> str:
-    """The prompt of a `ref2va` request whose references are of `case`."""
-    subject = "<Picture 1>" if "image" in case else None
-    if any(kind.startswith("video") for kind in case):
-        return grammar.imitate(clip, rng, subject)
-    prompt = grammar.describe(clip, rng, test=test, subject=subject)
-    return grammar.sounds_like(prompt, rng) if "audio" in case else prompt
-
-
-def described(
-    case: tuple[str, ...], canvas: Canvas, frames: int
-) -> tuple[tuple[str, tuple[int, int, int] | None, int], ...]:
-    """A case's references as `packing.reference_plan` takes them."""
-    heard = 2 * packing.audio_latents(frames)
-    film = (packing.latent_frames(frames), canvas[1] // 16, canvas[0] // 16)
-    table: dict[str, tuple[str, tuple[int, int, int] | None, int]] = {
-        "image": ("image", (1, IMAGE_CANVAS[1] // 16, IMAGE_CANVAS[0] // 16), 0),
-        "audio": ("audio", None, heard),
-        "video": ("video", film, 0),
-        "video+audio": ("video", film, heard),
-    }
-    return tuple(table[kind] for kind in case)
-
-
-def portrait_of(clip: Clip, rng: random.Random) -> Clip:
-    """What a reference image shows: the clip's shape, standing still about in the middle before some other ground."""
-    fixed = {"shape": clip.shape, "color": clip.color, "motion": world.MOTIONS.index("still"), "texture": clip.texture}
-    portrait = world.sample(rng, 22, **fixed)
-    return replace(portrait, place=1, size=rng.randrange(1, 3), y_jitter=0.5 * portrait.y_jitter)
-
-
-def film_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
-    """What a reference video shows: another shape doing what the clip does."""
-    other = world.sample(rng, num_frames, motion=clip.motion)
-    return replace(
-        other, place=clip.place, drift=clip.drift, phase=clip.phase, period_s=clip.period_s,
-        x_jitter=clip.x_jitter, y_jitter=clip.y_jitter,
-    )  # fmt: skip
-
-
-def sound_of(clip: Clip, rng: random.Random, num_frames: int) -> Clip:
-    """What a reference sound holds: the clip's pitch class in some octave, standing in the middle."""
-    other = world.sample(rng, num_frames, motion=world.MOTIONS.index("still"))
-    return replace(other, note=clip.note, place=1, drone=0)
 
 
 def _drawn(clips: list[Clip], wanted: Wanted, device: torch.device) -> Iterator[tuple[world.Batch, Tensor]]:

@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor
 
 from backend.types import GenerationRequest, PreparedMedia, PreparedReference, Reference, ReferenceKind, Sampling
-from bench.nano import dataset, detectors, grammar, hearing, scores, sound, world
+from bench.nano import detectors, grammar, hearing, references, scores, sound, world
 from bench.nano.world import Clip
 
 CANVAS = (224, 128)
@@ -137,9 +137,9 @@ class Evaluator:
             rng = random.Random(own)  # each clip its own, so that parts draw what the whole would
             case = cases[seed % len(cases)]
             clip = replace(asked, note=rng.randrange(world.NOTES)) if "audio" in case else asked
-            prompt = dataset.reference_prompt(clip, case, rng)
-            references = tuple(self._reference(kind, clip, rng) for kind in case)
-            frames, wave = self._render(prompt, seed, PreparedMedia(references=references))
+            prompt = references.prompt_of(clip, case, rng)
+            brought = tuple(self._reference(kind, clip, rng) for kind in case)
+            frames, wave = self._render(prompt, seed, PreparedMedia(references=brought))
             seen, heard = detectors.look(frames), hearing.listen(wave)
             if "image" in case:
                 color = seen is not None and seen.color == list(world.COLORS)[clip.color]
@@ -153,12 +153,12 @@ class Evaluator:
 
     def _reference(self, kind: str, clip: Clip, rng: random.Random) -> PreparedReference:
         if kind == "image":
-            picture = world.frames([dataset.portrait_of(clip, rng)], *dataset.IMAGE_CANVAS)[0, 0]
+            picture = world.frames([references.portrait_of(clip, rng)], *references.IMAGE_CANVAS)[0, 0]
             return PreparedReference(kind=ReferenceKind.IMAGE, image=self._picture(picture, "reference.png"))
         if kind == "audio":
-            wave = sound.sound(world.Batch([dataset.sound_of(clip, rng, REFERENCE_FRAMES)]), *CANVAS)[0]
+            wave = sound.sound(world.Batch([references.sound_of(clip, rng, REFERENCE_FRAMES)]), *CANVAS)[0]
             return PreparedReference(kind=ReferenceKind.AUDIO, audio=self._array(wave.numpy(), "sound.npy"))
-        film = world.frames([dataset.film_of(clip, rng, REFERENCE_FRAMES)], *CANVAS)[0]
+        film = world.frames([references.film_of(clip, rng, REFERENCE_FRAMES)], *CANVAS)[0]
         return PreparedReference(kind=ReferenceKind.VIDEO, frames=self._array(film.numpy(), "film.npy"))
 
     def _picture(self, pixels: Tensor, name: str) -> Path:

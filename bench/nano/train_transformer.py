@@ -81,8 +81,8 @@ def make_shards(
     began = time.monotonic()
     table, make = {"t2va": (KEYFRAME_SHARDS, keyframe_shard), "ref2va": (REFERENCE_SHARDS, reference_shard)}[task]
     shards, gone = [], 0.0
-    for canvas, num_frames, share in table[:1] if options.only_default else table:
-        gone += 1.0 if options.only_default else share
+    for canvas, num_frames, share in ((*table[0][:2], 1.0),) if options.only_default else table:
+        gone += share
         count = max(2, int(options.clips * share))
         start = time.monotonic()
         shard = make(encoders, rope, rng, Wanted(canvas, num_frames, count, began + options.data_seconds * gone))

@@ -18,6 +18,7 @@ from bench.nano import (
     grammar,
     hearing,
     packing,
+    references,
     sampling,
     scores,
     sound,
@@ -94,7 +95,7 @@ def test_a_transformer_stage_trains_and_saves_released_types(stages, tmp_path, m
     monkeypatch.setattr(train_transformer, "KEYFRAME_SHARDS", table)
     monkeypatch.setattr(train_transformer, "REFERENCE_SHARDS", table)
     monkeypatch.setattr(dataset.reference_shard, "__defaults__", (22, 2))
-    monkeypatch.setattr(dataset, "IMAGE_CANVAS", (64, 64))
+    monkeypatch.setattr(references, "IMAGE_CANVAS", (64, 64))
     train_transformer.train(options)
     assert sorted(path.stem for path in tmp_path.glob("*.safetensors")) == names
     tensors = _tensors(tmp_path / f"{names[-1]}.safetensors")
@@ -160,7 +161,8 @@ def test_every_reference_an_example_names_is_there(stages):
     encoders = train_transformer.encoders_of(stages, torch.device("cpu"))
     rope = train_transformer.architecture.transformer().rope
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(dataset, "IMAGE_CANVAS", (64, 64))
+        monkeypatch.setattr(references, "IMAGE_CANVAS", (64, 64))
+        monkeypatch.setattr(dataset, "PORTRAITS", 2)
         shard = dataset.reference_shard(encoders, rope, random.Random(0), dataset.Wanted(SMALL, 22, 12), 22)
     assert sum(len(group.clip) for group in shard.groups) >= 12
     assert {name for group in shard.groups for name in (*group.visual, *group.heard)} >= {"image", "film", "tone"}
@@ -170,7 +172,7 @@ def test_every_reference_an_example_names_is_there(stages):
             index = group.picture if name == "image" else group.clip
             assert shard.conditions[name][index].float().abs().sum(dim=(1, 2)).min() > 1, name
         if "image" in group.visual:
-            assert (group.picture // dataset.PORTRAITS == group.clip).all()
+            assert (group.picture // 2 == group.clip).all()
 
 
 def test_rows_near_the_shape_are_those_that_change_with_it():
@@ -252,9 +254,9 @@ def test_half_of_the_clips_are_at_a_point_of_the_sampler():
 def test_prompts_of_a_stage_have_few_lengths(stages):
     encoders = train_transformer.encoders_of(stages, torch.device("cpu"))
     rope = train_transformer.architecture.transformer().rope
-    shard = dataset.keyframe_shard(encoders, rope, random.Random(0), dataset.Wanted(SMALL, 22, 16))
+    shard = dataset.keyframe_shard(encoders, rope, random.Random(0), dataset.Wanted(SMALL, 22, 4))
     lengths = [group.text.shape[1] for group in shard.groups if not group.visual]
-    assert sum(len(group.clip) for group in shard.groups) == 16 * 8
+    assert sum(len(group.clip) for group in shard.groups) == 4 * 8
     assert len(set(lengths)) > 1
     assert all(length % 4 == 0 for length in lengths)
 

@@ -120,11 +120,10 @@ class Shard:
 
     def batch(self, group: Group, entries: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor]:
         """Targets (video, audio), conditions (video, audio) and text of `entries`, float32 rows."""
-        clips = group.clip[entries]
+        clips, pictures = group.clip[entries], group.picture[entries]
 
         def rows(names: tuple[str, ...], width: int) -> Tensor:
-            chosen = (group.picture[entries] if name == "image" else clips for name in names)
-            parts = [self.conditions[name][index].float() for name, index in zip(names, chosen, strict=True)]
+            parts = [self.conditions[name][pictures if name == "image" else clips].float() for name in names]
             return torch.cat(parts, dim=1) if parts else self.video.new_zeros((len(clips), 0, width)).float()
 
         targets = self.video[clips].float(), self.audio[clips].float()

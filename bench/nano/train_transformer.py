@@ -121,7 +121,7 @@ def grid_points(count: int, points: int, device: torch.device) -> Tensor:
 
 
 def loss_of(
-    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, stress: Emphasis = Emphasis()
+    model: Any, shard: Shard, group: Group, entries: Tensor, block: packing.Block, stress: Emphasis
 ) -> tuple[Tensor, Tensor]:
     """Mean squared error of the velocity for video and audio targets."""
     (video, audio), (seen, heard), text = shard.batch(group, entries)
@@ -137,10 +137,12 @@ def loss_of(
     flow, audio_flow = packing.velocity(model, group.plan, rows, times, block)
     error = (flow[:, seen.shape[1] :] - (video - noise)).pow(2).mean(-1)
     audio_error = (audio_flow[:, heard.shape[1] :] - (audio - audio_noise)).pow(2).mean(-1)
-    return tuple(
-        (errors * weights).sum() / weights.sum()
-        for errors, weights in zip((error, audio_error), row_weights(shard, group, entries, stress), strict=True)
-    )  # type: ignore[return-value]
+    weights, audio_weights = row_weights(shard, group, entries, stress)
+    return _mean(error, weights), _mean(audio_error, audio_weights)
+
+
+def _mean(values: Tensor, weights: Tensor) -> Tensor:
+    return (values * weights).sum() / weights.sum()
 
 
 def row_weights(shard: Shard, group: Group, entries: Tensor, stress: Emphasis) -> tuple[Tensor, Tensor]:
